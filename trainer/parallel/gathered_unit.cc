@@ -99,9 +99,7 @@ class GatheredUnit::Gradients {
   // Takes a micro-batch's, and returns those of the parameters.
   std::vector<Tensor> Take(std::vector<Tensor> gradients) {
     const bool adds_later = unit_.options_.sync == GradientSync::kLast && !is_last_micro_batch_;
-    // The only rank that has the tensors adds nothing.
-    const bool is_alone = !unit_.has_parts() && unit_.group_.size() == 1;
-    return adds_later || is_alone ? Keep(std::move(gradients)) : Sum(std::move(gradients));
+    return adds_later || unit_.is_alone() ? Keep(std::move(gradients)) : Sum(std::move(gradients));
   }
 
  private:

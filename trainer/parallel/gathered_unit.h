@@ -119,13 +119,15 @@ class GatheredUnit {
   std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs,
                                           std::function<void()> when_gathered = nullptr);
   bool is_held() const { return num_users_ > 0; }
+  // Whether there is a buffer.
+  bool gathers() const { return options_.division == UnitDivision::kShards; }
+  // Whether this is the only rank that has the tensors, which adds nothing.
+  bool is_alone() const { return !has_parts() && group_.size() == 1; }
 
  private:
   friend class UnitViews;
   class Gradients;
 
-  // Whether there is a buffer.
-  bool gathers() const { return options_.division == UnitDivision::kShards; }
   bool has_parts() const { return options_.division != UnitDivision::kReplicas; }
   // A gather that was begun, and what it reads.
   struct Gather {

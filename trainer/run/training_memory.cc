@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cstdlib>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,9 +28,9 @@
 #include "trainer/families/vocabulary_cut.h"
 #include "trainer/forecast/chunk_choice.h"
 #include "trainer/forecast/compute_rate.h"
+#include "trainer/forecast/floor_of_rank.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
-#include "trainer/forecast/traced_step.h"
 #include "trainer/models/activation_store_managed.h"
 #include "trainer/parallel/parameter_store_ranks.h"
 #include "trainer/run/run_log.h"
@@ -101,33 +100,17 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   return Plans{std::move(plan), std::move(choice.rounds)};
 }
 
-// Refuses a DEVICE in which no step of the ranks runs. A step may need more than this counts: the
-// gradients of a unit and the buffer that they are added in, or what an operator needs of
-// non-model data in a model that is not in units, beside the smallest unit that is gathered.
-absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
-                           const RankLayout& layout, int64_t device_bytes) {
-  if (layout.parts().front().size() == 1) return absl::OkStatus();  // Nothing is gathered.
-  DeviceNeed least;
-  int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
-  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
-    const int64_t bytes = unit->cut().num_elements() * ElementBytes(config.element());
-    smallest_bytes = std::min(smallest_bytes, bytes);
-    if (2 * bytes > least.bytes()) {
-      least = {.who = absl::StrCat("adding up the gradients of ", unit->name()),
-               .non_model_bytes = 2 * bytes};
-    }
+// Refuses a DEVICE in which no step of this rank runs.
+absl::Status CheckStepFits(const RunConfig& config, const GatheredLm& model,
+                           const RankLayout& layout, int64_t rank, int64_t device_bytes) {
+  NamedTrace step;
+  // In the vertical schedule activations may leave DEVICE.
+  if (config.micro_batch_schedule != "vertical") {
+    absl::StatusOr<NamedTrace> made = TraceStepOfRank(model.spec(), RoundOf(config), layout, rank);
+    if (made.ok()) step = *std::move(made);
   }
-  // In the vertical schedule activations may leave DEVICE. Operators of layers or sequences that
-  // ranks share are smaller than those that are foretold.
-  if (config.micro_batch_schedule != "vertical" && layout.ranks_of_row() == 1) {
-    const int64_t gathered_bytes = config.zero == "3" ? smallest_bytes : 0;
-    const absl::StatusOr<NamedTrace> step = TraceStep(model.spec(), RoundOf(config), ComputeRate());
-    for (size_t i = 0; step.ok() && i < step->needs.size(); ++i) {
-      const int64_t bytes = step->needs[i].bytes + gathered_bytes;
-      if (bytes > least.bytes()) least = {.who = step->operator_names[i], .non_model_bytes = bytes};
-    }
-    ::malloc_trim(0);  // Before HOST is asked for.
-  }
+  const DeviceNeed least = FindFloorOfRank(model, config.element(), step);
+  ::malloc_trim(0);  // Before HOST is asked for.
   return least.bytes() <= device_bytes ? absl::OkStatus() : DeviceTooSmall(least, device_bytes);
 }
 
@@ -135,10 +118,12 @@ absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
 // many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
 // largest chunks with which HOST is about as small as with any.
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
-                                         const RankLayout& layout, int64_t available) {
+                                         const RankLayout& layout, int64_t rank,
+                                         int64_t available) {
   constexpr int64_t kLeastChunkBytes = 16 * kKiB;
   constexpr double kWorthwhile = 1.02;
-  GEMINI_RETURN_IF_ERROR(CheckUnitsFit(config, model, layout, DeviceMemory(config, available)));
+  GEMINI_RETURN_IF_ERROR(
+      CheckStepFits(config, model, layout, rank, DeviceMemory(config, available)));
   std::vector<TensorSpec> tensors;
   for (const auto& parameter : model.named_parameters()) {
     const torch::Tensor& tensor = parameter.value();
@@ -309,7 +294,8 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
                         const RankLayout& layout, int64_t available, TrainingMemory& memory) {
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanForShards(config, model, layout, available));
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                          PlanForShards(config, model, layout, communicator.rank(), available));
   client::hooks::ManageOptions manage;
   // No longer than 116, so that the name of its activations' space has the rank, too.
   manage.space_name = absl::StrCat(SpaceName(config).substr(0, 104), ".rank", communicator.rank());

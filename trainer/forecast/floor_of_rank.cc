@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/forecast/floor_of_rank.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/torch/model/element_types.h"
+#include "gemini/system/status_macros.h"
+#include "trainer/forecast/traced_step.h"
+#include "trainer/models/causal_lm.h"
+#include "trainer/parallel/communicator_dry.h"
+#include "trainer/parallel/model_of_ranks.h"
+
+namespace gemini::trainer {
+namespace {
+
+// Finds what operators of a trace need, in their order.
+class OperatorFloors {
+ public:
+  OperatorFloors(const GatheredLm& model, ElementType element, const NamedTrace& step)
+      : element_(element), step_(step) {
+    for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
+      for (const UnitTensor& tensor : unit->tensors()) units_[tensor.name] = unit.get();
+    }
+  }
+
+  DeviceNeed FindMost() {
+    DeviceNeed most;
+    for (int32_t at = 0; at < step_.trace.num_positions(); ++at) {
+      const DeviceNeed need = NeedAt(at);
+      if (need.bytes() > most.bytes()) most = need;
+    }
+    return most;
+  }
+
+ private:
+  // Returns the unit whose parameters an operator reads, or null: it reads none.
+  const GatheredUnit* UnitAt(int32_t at) const {
+    if (at < 0 || at == step_.trace.num_positions()) return nullptr;
+    const absl::Span<const TensorUse> uses = step_.trace.uses_of(at);
+    if (uses.empty() || uses.front().kind != ChunkKind::kParam) return nullptr;
+    return units_.at(step_.tensor_names[uses.front().tensor]);
+  }
+
+  DeviceNeed NeedAt(int32_t at) {
+    const GatheredUnit* const unit = UnitAt(at);
+    int64_t chunk_bytes = 0, unit_bytes = 0;
+    if (unit != nullptr && unit->gathers()) {
+      unit_bytes = unit->cut().num_elements() * ElementBytes(element_);
+    } else if (unit != nullptr) {
+      for (const TensorUse& use : step_.trace.uses_of(at)) {
+        chunk_bytes = std::max(chunk_bytes, step_.trace.tensors[use.tensor].size_bytes);
+      }
+    }
+    // Gradients stay until all of the unit are there.
+    if (unit != UnitAt(at - 1)) gradient_bytes_ = 0;
+    const OperatorNeed& need = step_.needs[at];
+    const DeviceNeed reading = {
+        .who = step_.operator_names[at],
+        .chunk_bytes = chunk_bytes,
+        .non_model_bytes = gradient_bytes_ + unit_bytes + need.pinned_bytes};
+    // A unit that the next operator reads, too, is held until then.
+    const int64_t held_bytes = unit == UnitAt(at + 1) ? unit_bytes : 0;
+    const DeviceNeed behind = {.who = reading.who,
+                               .non_model_bytes = gradient_bytes_ + held_bytes + need.bytes};
+    for (; out_ != step_.trace.gradient_outs.end() && out_->position == at; ++out_) {
+      gradient_bytes_ += step_.trace.tensors[out_->tensor].size_bytes;
+    }
+    return reading.bytes() > behind.bytes() ? reading : behind;
+  }
+
+  const ElementType element_;
+  const NamedTrace& step_;
+  absl::flat_hash_map<absl::string_view, const GatheredUnit*> units_;  // By tensors' names.
+  std::vector<GradientOut>::const_iterator out_ = step_.trace.gradient_outs.begin();
+  int64_t gradient_bytes_ = 0;  // Of the unit, that are there.
+};
+
+}  // namespace
+
+absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape round,
+                                           const RankLayout& layout, int64_t rank) {
+  round.counts_kernels = false;
+  if (layout.ranks_of_row() == 1) return TraceStep(spec, round, ComputeRate());
+  CommunicatorDry communicator(rank, layout.num_ranks());
+  const auto make = [&](const ModelSpec& of) -> absl::StatusOr<std::unique_ptr<CausalLm>> {
+    GEMINI_ASSIGN_OR_RETURN(
+        const std::unique_ptr<TensorLayers> layers,
+        MakeLayersOfRank(of, client::hooks::ScalarTypeOf(round.element), communicator, layout));
+    return MakeCausalLm(of, *layers);
+  };
+  return TraceStep(spec, round, ComputeRate(), make);
+}
+
+DeviceNeed FindFloorOfRank(const GatheredLm& model, ElementType element, const NamedTrace& step) {
+  DeviceNeed most = OperatorFloors(model, element, step).FindMost();
+  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
+    if (unit->is_alone()) continue;  // It adds nothing.
+    // The sum's buffer, and before they are in it, the gradients.
+    int64_t elements = unit->cut().num_elements();
+    for (size_t i = 0; i < unit->tensors().size(); ++i) {
+      elements += unit->cut().size(static_cast<int64_t>(i));
+    }
+    const DeviceNeed sum = {.who = absl::StrCat("adding up the gradients of ", unit->name()),
+                            .non_model_bytes = elements * ElementBytes(element)};
+    if (sum.bytes() > most.bytes()) most = sum;
+  }
+  return most;
+}
+
+}  // namespace gemini::trainer
