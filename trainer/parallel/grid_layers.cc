@@ -44,8 +44,8 @@ class GridTable : public VocabularyTable {
   }
   Tensor Forward(const Tensor& ids) const override {
     const Tensor table = GatherParts(Own(kWeight), 0, plan_.table, "embedding");
-    const Tensor found = rows_.LookUp(table, PartOf(ids, plan_.embedded), padding_token_);
-    return ReduceScatterParts(found, 0, plan_.embedding, "embedding");
+    const Tensor found = rows_.LookUp(table, PartOf(ids, plan_.embedded_sequences), padding_token_);
+    return ReduceScatterParts(found, 0, plan_.embedding_sum, "embedding");
   }
   std::vector<Tensor> blocks() const override { return {Own(kWeight)}; }
 

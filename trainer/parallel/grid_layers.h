@@ -63,12 +63,12 @@ struct GridPlan {
   RankLine inner;
   // A rank's part of the rows of the vocabulary's table. They are put together over `table`, and
   // then looked up for a part of the sequences. What is found is added up, in parts of these, over
-  // `embedding`.
+  // `embedding_sum`.
   std::vector<policies::TensorAxis> vocabulary_axes;
   EqualPart rows;
   RankLine table;
-  EqualPart embedded;
-  RankLine embedding;
+  EqualPart embedded_sequences;
+  RankLine embedding_sum;
   // The head reads what is put together of `head_input`, and multiplies it by the table, which is
   // put together over `head_table`. The products are added up over `head_output`, in parts of the
   // rows. So a rank has logits of a part of the sequences, and of the vocabulary. `other_rows` have
