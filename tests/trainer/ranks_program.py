@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import time
@@ -76,8 +77,8 @@ class RanksTestCase(train_program.TrainTest):
     def started(self, num_ranks, name, **keys):
         return self.begun(command(num_ranks, self.keys(output=self.directory / name, **keys)))
 
-    def begun(self, command):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    def begun(self, words):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.stdout.close)
@@ -172,6 +173,16 @@ class SharingRanksTestCase(RanksTestCase):
             if dtype == "F32":
                 difference = numpy.frombuffer(data, "<f4") - numpy.frombuffer(same[name][2], "<f4")
                 self.assertLess(abs(difference).max(), parameters, name)
+
+    def check_no_more_is_foretold(self, num_ranks, name, **keys):
+        """Returns the bytes of DEVICE below which a run is refused before its first step: no more than a step takes
+        where there is plenty."""
+        said = self.refused(num_ranks, 1, "raise --device-memory", device_memory="64KiB", **keys)
+        self.assertRegex(said, "too small: (forward|backward|adding up the gradients) of [a-z0-9_. ]+ needs")
+        known = int(re.search(r"\((\d+) bytes\) together", said)[1])
+        took = train_program.steps(self.ranks(num_ranks, name, **keys))[-1]
+        self.assertLessEqual(known, took["non_model_peak_bytes"] + took["pinned_peak_bytes"])
+        return known
 
     def check_beside_ranks_that_share_nothing(self, sharing, cases, num_apart=2):
         for name, (bars, keys) in cases.items():

@@ -101,6 +101,14 @@ class TensorRanksTest(SharingRanksTestCase):
                 for order in ("pp,dp,sp,tp", "tp,sp,dp,pp")]
         self.assert_same_end(*ends)
 
+    def test_no_more_is_foretold_of_device_than_a_step_takes(self):
+        for name, keys in {
+                "shards": {"zero": 3, "accumulate": 2, "model": "qwen3_moe", **MEGATRON},
+                "whole": {"zero": 0, "accumulate": 2, "precision": "bf16", "model": TIED, **SHARED},
+                "projected": {"zero": 2, "accumulate": 2, "recompute": True, "model": "opt_post_norm", **SHARED}}.items():
+            with self.subTest(name):
+                self.check_no_more_is_foretold(4, name, **self.keys(steps=2, eval_every=0, batch=1, **keys))
+
     def test_what_does_not_divide_is_refused(self):
         self.all_refused(2, [(num_ranks, text, self.keys(**keys)) for num_ranks, text, keys in (
             (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),

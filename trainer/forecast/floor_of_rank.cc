@@ -5,10 +5,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/torch/model/element_types.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/forecast/traced_step.h"
@@ -44,7 +46,8 @@ class OperatorFloors {
     if (at < 0 || at == step_.trace.num_positions()) return nullptr;
     const absl::Span<const TensorUse> uses = step_.trace.uses_of(at);
     if (uses.empty() || uses.front().kind != ChunkKind::kParam) return nullptr;
-    return units_.at(step_.tensor_names[uses.front().tensor]);
+    const auto found = units_.find(step_.tensor_names[uses.front().tensor]);
+    return found == units_.end() ? nullptr : found->second;
   }
 
   DeviceNeed NeedAt(int32_t at) {
@@ -86,6 +89,7 @@ class OperatorFloors {
 absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape round,
                                            const RankLayout& layout, int64_t rank) {
   round.counts_kernels = false;
+  round.micro_batches = 1;  // Later ones need as much, and more that is not counted.
   if (layout.ranks_of_row() == 1) return TraceStep(spec, round, ComputeRate());
   CommunicatorDry communicator(rank, layout.num_ranks());
   const auto make = [&](const ModelSpec& of) -> absl::StatusOr<std::unique_ptr<CausalLm>> {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is known of the DEVICE floor of one rank of a job before its first step: with less no step
 // of it runs. A step may need more, for each count leaves something out: gradients that wait for
-// those of other micro-batches, and parts of what the ranks exchange.
+// those of other micro-batches, and parts of what the ranks exchange. Routers deal evenly here; the
+// expert that gets the most of a step needs no less.
 // Units:  bytes.
 // Thread: as traced_step.h.
 #pragma once
@@ -16,9 +17,9 @@
 
 namespace gemini::trainer {
 
-// Returns the trace of a step of the layers that `rank` has, as if it had no units, and without
-// memory that depends on the processor. It asks no other rank. The model has passed CheckLayout.
-// Errors: as TraceStep, and of MakeCausalLm.
+// Returns the trace of a step of one micro-batch, of the layers that `rank` has, as if it had no
+// units, and without memory that depends on the processor. It asks no other rank. The model has
+// passed CheckLayout. Errors: as TraceStep, and of MakeCausalLm.
 absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape round,
                                            const RankLayout& layout, int64_t rank);
 

@@ -107,7 +107,12 @@ absl::Status CheckStepFits(const RunConfig& config, const GatheredLm& model,
   // In the vertical schedule activations may leave DEVICE.
   if (config.micro_batch_schedule != "vertical") {
     absl::StatusOr<NamedTrace> made = TraceStepOfRank(model.spec(), RoundOf(config), layout, rank);
-    if (made.ok()) step = *std::move(made);
+    if (made.ok()) {
+      step = *std::move(made);
+    } else {
+      LogInfo(absl::StrCat("what operators need of DEVICE is not known before the first step: ",
+                           made.status().message()));
+    }
   }
   const DeviceNeed least = FindFloorOfRank(model, config.element(), step);
   ::malloc_trim(0);  // Before HOST is asked for.

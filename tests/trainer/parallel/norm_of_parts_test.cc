@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
     NameOf);
 
 // Elements that differ by 1 have a mean of 1000: squares less the squared mean would have lost a
-// twentieth of their variance to rounding. What remains is that of the elements, 2^-14.
+// twentieth of their variance to rounding. What remains is the rounding of the mean, 2^-15.
 TEST(NormOfLargeValuesTest, NothingCancels) {
   ExpectTheWholeNorm({}, /*mean=*/1000, 4, torch::kFloat32, 2e-4);
 }
