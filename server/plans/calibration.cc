@@ -25,7 +25,7 @@ constexpr int64_t kMiBBytes = int64_t{1} << 20;
 // Larger than the caches that would make a copy look faster than memory is.
 constexpr int64_t kArenaBytes = 32 * kMiBBytes;
 constexpr int64_t kPieceBytes = 4 * kMiBBytes;
-constexpr int kMaxUpdateArenas = 4;  // 128 MiB take some 30 ms to be cleared.
+constexpr int kMaxArenas = 4;  // 128 MiB take some 30 ms to be cleared.
 constexpr int64_t kUpdatePartElements = 16384;
 // Of the rate of its memory, in kernels that do little else; and that of a small GPU.
 constexpr double kUsedPart = 0.7;
@@ -34,7 +34,7 @@ static_assert(kArenaBytes / 4 / sizeof(float) % kUpdatePartElements == 0);
 constexpr int64_t kMaxFileBytes = 64 * kMiBBytes;
 // O_DIRECT wants memory, offsets and sizes at multiples of the disk's blocks.
 constexpr int64_t kDiskPieceBytes = kMiBBytes;
-constexpr absl::Duration kMemoryTime = absl::Milliseconds(60);
+constexpr absl::Duration kCopyTime = absl::Milliseconds(40);
 constexpr absl::Duration kUpdateTime = absl::Milliseconds(40);
 constexpr absl::Duration kDiskTime = absl::Milliseconds(200);  // In all kCalibrationTime.
 
@@ -64,14 +64,13 @@ double Rate(int64_t amount, absl::Duration took) {
                                      : 0;
 }
 
-double MeasureCopies(absl::FunctionRef<bool()> stop) {
-  const Pages host(kArenaBytes), device(kArenaBytes);
-  if (host.data() == nullptr || device.data() == nullptr) return 0;
+// Of one arena to the next one at `arenas`.
+double MeasureCopies(std::byte* arenas, absl::FunctionRef<bool()> stop) {
   const absl::Duration start = MonotonicNow();
   int64_t copied = 0;
-  for (int64_t offset = 0; MonotonicNow() - start < kMemoryTime && !stop();
+  for (int64_t offset = 0; MonotonicNow() - start < kCopyTime && !stop();
        offset = (offset + kPieceBytes) % kArenaBytes) {
-    std::memcpy(device.data() + offset, host.data() + offset, kPieceBytes);
+    std::memcpy(arenas + kArenaBytes + offset, arenas + offset, kPieceBytes);
     copied += kPieceBytes;
   }
   return Rate(copied, MonotonicNow() - start);
@@ -90,27 +89,40 @@ void UpdatePart(float* __restrict value, float* __restrict average, float* __res
   }
 }
 
-double MeasureUpdates(absl::FunctionRef<bool()> stop) {
-  const std::unique_ptr<WorkerTeam> team = MakeUpdateTeam(0);
-  // Threads far apart have caches of their own.
-  const int64_t arena_bytes = kArenaBytes * std::min(team->num_threads(), kMaxUpdateArenas);
-  const int64_t num_elements = arena_bytes / 4 / static_cast<int64_t>(sizeof(float));
-  const InterleavedPages interleaved(NodesOfSlabs());  // As slabs are.
-  const Pages pages(arena_bytes);
-  if (pages.data() == nullptr) return 0;
-  auto* value = reinterpret_cast<float*>(pages.data());
+double MeasureUpdates(WorkerTeam& team, std::byte* arenas, int num_arenas,
+                      absl::FunctionRef<bool()> stop) {
+  const int64_t num_elements = num_arenas * kArenaBytes / 4 / static_cast<int64_t>(sizeof(float));
+  auto* value = reinterpret_cast<float*>(arenas);
   float* average = value + num_elements;
   float* square = average + num_elements;
   float* gradient = square + num_elements;
   const absl::Duration start = MonotonicNow();
   int64_t updated = 0;
   while (MonotonicNow() - start < kUpdateTime && !stop()) {
-    team->Run(num_elements, kUpdatePartElements, [&](int64_t begin, int64_t) {
+    team.Run(num_elements, kUpdatePartElements, [&](int64_t begin, int64_t) {
       UpdatePart(value + begin, average + begin, square + begin, gradient + begin);
     });
     updated += num_elements;
   }
   return Rate(updated, MonotonicNow() - start);
+}
+
+// `with_copies`: DEVICE is of the same memory.
+void MeasureMemory(bool with_copies, absl::FunctionRef<bool()> stop, CostModel& costs) {
+  const std::unique_ptr<WorkerTeam> team = MakeUpdateTeam(0);
+  // Threads far apart have caches of their own, and a copy is from one arena to another.
+  const int num_arenas = std::clamp(team->num_threads(), 2, kMaxArenas);
+  const InterleavedPages interleaved(NodesOfSlabs());  // As slabs are.
+  const Pages pages(num_arenas * kArenaBytes);
+  if (pages.data() == nullptr) return;
+  if (const double rate = with_copies ? MeasureCopies(pages.data(), stop) : 0; rate > 0) {
+    costs.host_to_device = rate;
+    costs.device_to_host = rate;
+  }
+  if (const double rate = MeasureUpdates(*team, pages.data(), num_arenas, stop); rate > 0) {
+    costs.update_elements_per_second = rate;
+    if (with_copies) costs.device_update_elements_per_second = rate;
+  }
 }
 
 struct DiskRates {
@@ -174,15 +186,7 @@ CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
     costs.device_update_elements_per_second = kUsedPart * rate / kBytesAnUpdate;
     costs.copy_latency_ns = kGpuCopyLatencyNs;
   }
-  if (const double rate = gpu_memory_rate.has_value() ? 0 : MeasureCopies(stop); rate > 0) {
-    costs.host_to_device = rate;
-    costs.device_to_host = rate;
-  }
-  if (const double rate = MeasureUpdates(stop); rate > 0) {
-    costs.update_elements_per_second = rate;
-    // The arena is of the same memory.
-    if (!gpu_memory_rate.has_value()) costs.device_update_elements_per_second = rate;
-  }
+  MeasureMemory(/*with_copies=*/!gpu_memory_rate.has_value(), stop, costs);
   for (size_t i = 0; i < nvme_directories.size(); ++i) {
     const DiskRates rates = MeasureDisk(
         nvme_directories[i], kDiskTime / static_cast<int64_t>(nvme_directories.size()), stop);

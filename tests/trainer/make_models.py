@@ -88,14 +88,30 @@ def tokens(count, seed):
     return (numpy.cumsum(steps) % (VOCABULARY - 8) + 8).astype(numpy.uint16)  # Never a special token.
 
 
+def make_crowded(root):
+    """A router over eight experts and, of as many sequences as two steps of eight ranks take, random ones. In
+    crowded.npy one of them is a single token over and over, so that one expert has all of it."""
+    length = 1024
+    save(transformers.MixtralConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=length, hidden_size=64, intermediate_size=256,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_local_experts=8,
+        num_experts_per_tok=1), root / "router")
+    data = numpy.random.default_rng(4).integers(8, VOCABULARY, (16, length)).astype(numpy.uint16)
+    numpy.save(root / "dealt.npy", data.ravel())
+    data[10] = 77
+    numpy.save(root / "crowded.npy", data.ravel())
+
+
 def main(directory):
     root = pathlib.Path(directory)
     root.mkdir(parents=True, exist_ok=True)
     for name, config in configs():
         save(config, root / name)
         save(with_layers(config, 3), root / "three_layers" / name)
+    make_crowded(root)
     numpy.save(root / "tokens.npy", tokens(20_000, seed=2))
     numpy.save(root / "eval.npy", tokens(1_000, seed=3).astype(numpy.uint32))
+    numpy.save(root / "eval_short.npy", tokens(300, seed=3))
 
 
 if __name__ == "__main__":

@@ -289,6 +289,20 @@ class RanksTest(RanksTestCase):
     def test_a_rank_that_fails_alone_ends_all_with_one_message(self):
         self.check_a_rank_that_fails_alone(2, 1)
 
+    def test_a_rank_of_eight_whose_operator_has_no_room_ends_all_with_one_message(self):
+        keys = {"model": MODELS / "router", "sequence": 1024, "batch": 1, "steps": 2, "threads": 1, "zero": 0,
+                "recompute": True, "chunk_size": "16KiB", "log_level": "warning"}
+        dealt, crowded = ({"data": MODELS / f"{name}.npy", **keys} for name in ("dealt", "crowded"))
+        said = self.refused(8, 1, "raise --device-memory", device_memory="64KiB", **dealt)
+        known = int(re.search(r"\((\d+) bytes\) together", said)[1])
+        # That is enough where a router deals its tokens out, and less than one expert needs for all of a rank's.
+        budget = known * 21 // 20
+        self.ranks(8, "dealt", device_memory=budget, **dealt)
+        begin = time.monotonic()
+        said = self.refused(8, 75, "raise --device-memory", device_memory=budget, **crowded)
+        self.assertRegex(said, "rank [0-7]: step [12]: DEVICE is .* too small: aten::")
+        self.assertLess(time.monotonic() - begin, 10)
+
     def test_a_budget_that_is_too_small_is_said_once(self):
         keys = self.keys(recompute=True, batch=1)
         said = self.refused(2, 1, "raise --device-memory", device_memory="512KiB", **keys)

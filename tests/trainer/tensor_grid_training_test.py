@@ -15,7 +15,7 @@ CUBE = {"tensor": "3d", "tensor_size": 8}
 
 class TensorGridRanksTest(SharingRanksTestCase):
     def keys(self, model="llama", **more):
-        return super().keys(model, **{"batch": 4, "steps": 4, **more})
+        return super().keys(model, **{"batch": 4, **more})
 
     def test_grids_of_ranks_train_as_one_process_does(self):
         for name, model, grids in (("llama", {}, (SQUARES, CUBE)),

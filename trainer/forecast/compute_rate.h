@@ -11,7 +11,7 @@
 
 namespace gemini::trainer {
 
-// Measures the CPU, in fp32. It blocks for some 150 ms and needs 24 MiB meanwhile.
+// Measures the CPU, in fp32. It blocks for some 100 ms and needs 24 MiB meanwhile.
 ComputeRate MeasureComputeRate();
 
 struct GpuRates {

@@ -12,6 +12,7 @@
 #include "ATen/Parallel.h"
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "gemini/system/end_process.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/forecast/trace_exchange.h"
 #include "trainer/forecast/traced_step.h"
@@ -74,4 +75,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gemini::trainer
 
-int main(int argc, char** argv) { return gemini::trainer::Main(argc, argv); }
+int main(int argc, char** argv) { gemini::EndProcess(gemini::trainer::Main(argc, argv)); }

@@ -2,6 +2,7 @@
 #include "trainer/parallel/communicator_host.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,9 +21,12 @@ namespace {
 
 // A rank sends so much of a sum at a time.
 constexpr int64_t kSliceBytes = 4 * kMiB;
-// A system's sleep takes at least the first, and no step notices the second.
+// What is under way is looked at again after an eighth of the time for which nothing has moved.
+constexpr int kLooksInTheTimeWaited = 8;
 constexpr std::chrono::microseconds kLeastPause(20);
 constexpr std::chrono::microseconds kMostPause(500);
+// Linux may end a sleep so much later, and does by 50 us unless it is told.
+constexpr std::chrono::nanoseconds kTimerSlack = std::chrono::microseconds(1);
 
 }  // namespace
 
@@ -148,11 +152,33 @@ class CommunicatorHost::ShiftExchange final : public Exchange {
   std::unique_ptr<Transfer> received_, sent_;  // Until they are done.
 };
 
+// What sums go through. One collective at a time uses it, and what it took serves the next ones, too:
+// fresh memory costs more than the bytes that are sent.
+struct CommunicatorHost::SumMemory {
+  class Buffer {
+   public:
+    // Returns memory for so many bytes, in place of what it returned before.
+    std::byte* OfSize(int64_t size_bytes) {
+      if (size_bytes > size_bytes_) {
+        bytes_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(size_bytes));
+        size_bytes_ = size_bytes;
+      }
+      return bytes_.get();
+    }
+
+   private:
+    std::unique_ptr<std::byte[]> bytes_;
+    int64_t size_bytes_ = 0;
+  };
+  Buffer to_each, from_each, sum;
+};
+
 // Slice by slice: of a reduce-scatter, of each rank's part; of an all-reduce, of all values.
 class CommunicatorHost::SumExchange final : public Exchange {
  public:
-  explicit SumExchange(Operation operation)
+  SumExchange(Operation operation, std::shared_ptr<SumMemory> memory)
       : in_(std::move(operation)),
+        memory_(std::move(memory)),
         width_(SumTypeBytes(in_.type)),
         size_(in_.group->size()),
         most_(std::max<int64_t>(1, kSliceBytes / width_ / size_)) {}
@@ -168,15 +194,16 @@ class CommunicatorHost::SumExchange final : public Exchange {
         if (is_scattered_) {
           TakeSlice();
         } else if (!Fold()) {
-          GEMINI_ASSIGN_OR_RETURN(transfer_, transport.AllGather(*in_.group, sum_.data(),
-                                                                 to_each_.data(), PartBytes()));
+          GEMINI_ASSIGN_OR_RETURN(transfer_,
+                                  transport.AllGather(*in_.group, sum_, gathered_, PartBytes()));
           continue;
         }
       }
       if (next_ == in_.count) return true;
-      Fill();
-      GEMINI_ASSIGN_OR_RETURN(transfer_, transport.AllToAll(*in_.group, to_each_.data(),
-                                                            from_each_.data(), PartBytes()));
+      const std::byte* const to_each = SliceToEach();
+      from_each_ = memory_->from_each.OfSize(size_ * PartBytes());
+      GEMINI_ASSIGN_OR_RETURN(transfer_,
+                              transport.AllToAll(*in_.group, to_each, from_each_, PartBytes()));
     }
   }
 
@@ -185,57 +212,66 @@ class CommunicatorHost::SumExchange final : public Exchange {
   int64_t PartBytes() const { return part_ * width_; }
   int64_t Left() const { return in_.count - next_; }
 
-  // Puts what each rank is to add of the next slice where it is sent from.
-  void Fill() {
+  // Returns what each rank is to add of the next slice, one rank's behind the other's.
+  const std::byte* SliceToEach() {
     is_scattered_ = false;
     part_ = std::min(most_, is_all_reduce() ? (Left() + size_ - 1) / size_ : Left());
-    to_each_.resize(static_cast<size_t>(size_ * PartBytes()));
-    from_each_.resize(to_each_.size());
+    const bool is_in_place = is_all_reduce() ? size_ * part_ <= Left() : part_ == in_.count;
+    if (is_in_place) return in_.from + next_ * width_;
+    std::byte* const to_each = memory_->to_each.OfSize(size_ * PartBytes());
     if (is_all_reduce()) {
       // What is behind the last element, in the last part, is added, and nobody takes it.
-      std::memcpy(to_each_.data(), in_.from + next_ * width_,
-                  static_cast<size_t>(std::min(size_ * part_, Left()) * width_));
-      return;
+      std::memcpy(to_each, in_.from + next_ * width_, static_cast<size_t>(Left() * width_));
+      std::memset(to_each + Left() * width_, 0,
+                  static_cast<size_t>((size_ * part_ - Left()) * width_));
+      return to_each;
     }
     for (int64_t i = 0; i < size_; ++i) {
-      std::memcpy(to_each_.data() + i * PartBytes(), in_.from + (i * in_.count + next_) * width_,
+      std::memcpy(to_each + i * PartBytes(), in_.from + (i * in_.count + next_) * width_,
                   static_cast<size_t>(PartBytes()));
     }
+    return to_each;
   }
 
   // Adds what came. Returns whether the slice is done with that.
   bool Fold() {
     if (!is_all_reduce()) {
-      FoldSum(in_.type, from_each_.data(), size_, part_, in_.to + next_ * width_);
+      FoldSum(in_.type, from_each_, size_, part_, in_.to + next_ * width_);
       next_ += part_;
       return true;
     }
-    sum_.resize(static_cast<size_t>(PartBytes()));
-    FoldSum(in_.type, from_each_.data(), size_, part_, sum_.data());
+    sum_ = memory_->sum.OfSize(PartBytes());
+    FoldSum(in_.type, from_each_, size_, part_, sum_);
     is_scattered_ = true;
+    gathered_ = size_ * part_ <= Left() ? in_.to + next_ * width_
+                                        : memory_->to_each.OfSize(size_ * PartBytes());
     return false;
   }
 
   // Takes the sums of the slice that were gathered.
   void TakeSlice() {
     const int64_t elements = std::min(size_ * part_, Left());
-    std::memcpy(in_.to + next_ * width_, to_each_.data(), static_cast<size_t>(elements * width_));
+    std::byte* const slice = in_.to + next_ * width_;
+    if (gathered_ != slice) std::memcpy(slice, gathered_, static_cast<size_t>(elements * width_));
     next_ += elements;
   }
 
   const Operation in_;
+  const std::shared_ptr<SumMemory> memory_;
   const int64_t width_;
   const int64_t size_;
   const int64_t most_;         // Elements of one rank's part of a slice.
   int64_t next_ = 0;           // The slice's first element.
   int64_t part_ = 0;           // Elements of one rank's part of it.
   bool is_scattered_ = false;  // Whether its parts are summed, and are being gathered.
-  std::vector<std::byte> to_each_, from_each_, sum_;
+  std::byte* from_each_ = nullptr;
+  std::byte* sum_ = nullptr;
+  std::byte* gathered_ = nullptr;  // Where the sums of a slice come.
   std::unique_ptr<Transfer> transfer_;
 };
 
 CommunicatorHost::CommunicatorHost(int64_t rank, int64_t num_ranks)
-    : Communicator(rank, num_ranks) {}
+    : Communicator(rank, num_ranks), sum_memory_(std::make_shared<SumMemory>()) {}
 
 absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
     int64_t rank, int64_t num_ranks, MakeTransport make_transport) {
@@ -245,6 +281,7 @@ absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
   made->thread_ = std::jthread([here = made.get(), began = std::move(began),
                                 make_transport = std::move(make_transport)]() mutable {
     ::pthread_setname_np(::pthread_self(), "gemini-ranks");
+    ::prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(kTimerSlack.count()), 0, 0, 0);
     absl::StatusOr<std::unique_ptr<RankTransport>> transport = make_transport();
     if (transport.ok()) here->transport_ = *std::move(transport);
     began.set_value(transport.status());
@@ -275,7 +312,7 @@ void CommunicatorHost::Abandon(absl::Status why) {
 Work CommunicatorHost::Issue(Operation operation) {
   const bool is_sum = operation.kind == CollectiveKind::kReduceScatter ||
                       operation.kind == CollectiveKind::kAllReduce;
-  if (is_sum) return Enqueue(std::make_unique<SumExchange>(std::move(operation)));
+  if (is_sum) return Enqueue(std::make_unique<SumExchange>(std::move(operation), sum_memory_));
   if (operation.kind == CollectiveKind::kShift) {
     return Enqueue(std::make_unique<ShiftExchange>(std::move(operation)));
   }
@@ -296,6 +333,7 @@ Work CommunicatorHost::Enqueue(std::unique_ptr<Exchange> exchange) {
 
 void CommunicatorHost::Run() {
   std::chrono::steady_clock::duration pause = kLeastPause;
+  auto moved_at = std::chrono::steady_clock::now();
   bool moved = false;
   while (Take(pause, moved)) {
     BeginNext();
@@ -304,8 +342,10 @@ void CommunicatorHost::Run() {
       BeginNext();  // What waited for what has ended.
     }
     if (!failed_.ok()) EndAll();
-    pause =
-        moved ? kLeastPause : std::min<std::chrono::steady_clock::duration>(2 * pause, kMostPause);
+    const auto now = std::chrono::steady_clock::now();
+    if (moved) moved_at = now;
+    pause = std::clamp<std::chrono::steady_clock::duration>(
+        (now - moved_at) / kLooksInTheTimeWaited, kLeastPause, kMostPause);
   }
 }
 

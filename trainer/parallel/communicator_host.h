@@ -4,9 +4,10 @@
 //        message is begun and left to itself, so two ranks may send to each other before they
 //        receive. But one that was issued behind a collective is not begun before it.
 // Sums:  a reduce-scatter is an all-to-all and a fold in each rank. An all-reduce is that and an
-//        all-gather. Both go by slices of 4 MiB, for which the operation has memory of its own.
-// Waiting: the thread looks again after a pause that grows to half a millisecond, so that a rank
-//        that waits leaves its processor to others.
+//        all-gather. Both go by slices of 4 MiB, for which there is memory of its own, up to 12 MiB.
+// Waiting: the thread looks again after an eighth of the time that it has waited, and at least each
+//        half a millisecond. So a rank that waits leaves its processor to others, and waits little
+//        longer than it has to.
 // Failures: nothing of what is under way is touched any more, and neither is the transport: its end
 //        would wait for ranks that wait for this one.
 #pragma once
@@ -49,6 +50,7 @@ class CommunicatorHost : public Communicator {
   class GroupSetup;
   class ByteExchange;
   class ShiftExchange;
+  struct SumMemory;
   class SumExchange;
   struct Item {
     std::unique_ptr<Exchange> exchange;
@@ -69,7 +71,7 @@ class CommunicatorHost : public Communicator {
   // Ends everything with the failure, and leaves its memory to whoever may still write to it.
   void EndAll();
 
-  // The thread alone uses these:
+  const std::shared_ptr<SumMemory> sum_memory_;  // The thread alone uses it, and these:
   std::unique_ptr<RankTransport> transport_;
   absl::Status failed_;       // The first failure.
   std::deque<Item> waiting_;  // Issued, and not begun.

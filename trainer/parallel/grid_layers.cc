@@ -191,13 +191,10 @@ class GridLinear : public Layer {
     const Tensor in = is_input_shared_ ? x : input_->Forward(x);
     const Tensor bias = WithSums(Own(kBias), plan_.same_output);
     const bool adds_up = plan_.output.line.is_shared();
-    const Tensor out = LinearOfParts(in, input_->parts(),
-                                     {.weight = Own(kWeight),
-                                      .is_in_out = is_in_out_,
-                                      .line = plan_.matrix,
-                                      .dimension = is_in_out_ ? 0 : 1,
-                                      .site = "matrices"},
-                                     adds_up ? Tensor() : bias);
+    const Tensor out = LinearOfParts(
+        in, input_->parts(),
+        {.weight = Own(kWeight), .is_in_out = is_in_out_, .line = plan_.matrix, .site = "matrices"},
+        adds_up ? Tensor() : bias);
     if (!adds_up) return out;
     const Tensor sum = ReduceScatterParts(out, plan_.output.dimension, plan_.output.line, site_);
     return bias.defined() ? sum + bias : sum;

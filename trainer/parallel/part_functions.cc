@@ -3,10 +3,13 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
+#include "ATen/ops/mm.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/custom_function.h"
 
@@ -79,15 +82,62 @@ struct SavedLinear : torch::CustomClassHolder {
   const MatrixParts matrix;
 };
 
-// Returns the whole matrix [out, in] of a rank's part.
-Tensor WholeMatrix(const Tensor& part, const MatrixParts& matrix) {
-  const Tensor whole = matrix.line.is_shared()
-                           ? PutTogether(part, matrix.dimension, matrix.line, matrix.site)
-                           : part;
-  return matrix.is_in_out ? whole.t() : whole;
-}
-
 Tensor RowsOf(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+// All parts of a matrix, of which a product takes one after the other: a matrix of parts side by
+// side would be a copy of them.
+class PartsOfMatrix {
+ public:
+  PartsOfMatrix(const Tensor& own, const MatrixParts& matrix)
+      : is_in_out_(matrix.is_in_out),
+        parts_(matrix.line.is_shared() ? GatherOverRanks(own, matrix.line, matrix.site)
+                                       : own.unsqueeze(0)) {}
+  // Returns x W^T + b of x [.., in], as MatrixParts has them.
+  Tensor Linear(const Tensor& x, const Tensor& bias) const {
+    Tensor out = at::linear(x.narrow(-1, 0, width()), OutIn(0), bias);
+    Tensor rows = out.view({-1, out.size(-1)});
+    for (int64_t i = 1; i < parts_.size(0); ++i) {
+      rows.addmm_(RowsOf(x.narrow(-1, i * width(), width())), OutIn(i).t());
+    }
+    return out;
+  }
+  // Returns y W of rows y [.., out].
+  Tensor Transposed(const Tensor& rows) const {
+    Tensor out = at::empty({rows.size(0), parts_.size(0) * width()}, rows.options());
+    for (int64_t i = 0; i < parts_.size(0); ++i) {
+      Tensor columns = out.narrow(1, i * width(), width());
+      at::mm_out(columns, rows, OutIn(i));
+    }
+    return out;
+  }
+
+ private:
+  int64_t width() const { return parts_.size(is_in_out_ ? 1 : 2); }
+  Tensor OutIn(int64_t i) const { return is_in_out_ ? parts_[i].t() : parts_[i]; }
+
+  const bool is_in_out_;
+  const Tensor parts_;  // [ranks, ...], each of them as the rank's own.
+};
+
+// Returns the gradient of the rank's own part: of rows y [.., out] and x [.., in], y^T x.
+Tensor GradientOfPart(const Tensor& rows, const Tensor& x, const MatrixParts& matrix) {
+  const int64_t count = matrix.line.is_shared() ? matrix.line.size() : 1;
+  const int64_t width = x.size(1) / count;
+  const int64_t out = rows.size(1);
+  const Tensor parts = at::empty(
+      {count, matrix.is_in_out ? width : out, matrix.is_in_out ? out : width}, x.options());
+  for (int64_t i = 0; i < count; ++i) {
+    const Tensor columns = x.narrow(1, i * width, width);
+    Tensor part = parts[i];
+    if (matrix.is_in_out) {
+      at::mm_out(part, columns.t(), rows);
+    } else {
+      at::mm_out(part, rows.t(), columns);
+    }
+  }
+  return matrix.line.is_shared() ? ReduceScatterOverRanks(parts, matrix.line, matrix.site)
+                                 : parts[0];
+}
 
 class LinearOfPartsFunction : public torch::autograd::Function<LinearOfPartsFunction> {
  public:
@@ -100,7 +150,7 @@ class LinearOfPartsFunction : public torch::autograd::Function<LinearOfPartsFunc
     const bool keeps_x = weight.requires_grad() && parts == nullptr;
     if (weight.requires_grad() && parts != nullptr) parts->AddReader();
     context->save_for_backward({weight, keeps_x ? x : Tensor()});
-    return at::linear(x, WholeMatrix(weight, matrix), bias.value_or(Tensor()));
+    return PartsOfMatrix(weight, matrix).Linear(x, bias.value_or(Tensor()));
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = SavedForBackward<SavedLinear>(context);
@@ -108,14 +158,15 @@ class LinearOfPartsFunction : public torch::autograd::Function<LinearOfPartsFunc
     const variable_list tensors = context->get_saved_variables();
     const Tensor rows = RowsOf(gradients[0]);
     Tensor x_gradient, weight_gradient, bias_gradient;
-    if (context->needs_input_grad(0))
-      x_gradient = gradients[0].matmul(WholeMatrix(tensors[0], matrix));
+    if (context->needs_input_grad(0)) {
+      x_gradient = PartsOfMatrix(tensors[0], matrix).Transposed(rows);
+      std::vector<int64_t> sizes = gradients[0].sizes().vec();
+      sizes.back() = x_gradient.size(1);
+      x_gradient = x_gradient.view(sizes);
+    }
     if (context->saved_data["learns_weight"].toBool()) {
       const Tensor x = RowsOf(saved->parts == nullptr ? tensors[1] : saved->parts->ForBackward());
-      weight_gradient = matrix.is_in_out ? x.t().mm(rows) : rows.t().mm(x);
-      if (matrix.line.is_shared()) {
-        weight_gradient = AddUpInParts(weight_gradient, matrix.dimension, matrix.line, matrix.site);
-      }
+      weight_gradient = GradientOfPart(rows, x, matrix);
     }
     if (context->saved_data["has_bias"].toBool()) bias_gradient = rows.sum(0);
     return {x_gradient, weight_gradient, bias_gradient, Variable(), Variable()};
@@ -160,7 +211,7 @@ Tensor LinearOfParts(const Tensor& x, const std::shared_ptr<GatheredParts>& part
                      const MatrixParts& matrix, const Tensor& bias) {
   const bool has_parts = parts != nullptr || matrix.line.is_shared();
   if (!has_parts || !at::GradMode::is_enabled()) {
-    return at::linear(x, WholeMatrix(matrix.weight, matrix), bias);
+    return PartsOfMatrix(matrix.weight, matrix).Linear(x, bias);
   }
   MatrixParts rest = matrix;
   return LinearOfPartsFunction::apply(x, std::exchange(rest.weight, Tensor()),

@@ -60,13 +60,13 @@ torch::Tensor GatherParts(const torch::Tensor& part, int64_t dimension, const Ra
 struct MatrixParts {
   torch::Tensor weight;    // [out, in], or a part of it.
   bool is_in_out = false;  // It is [in, out].
-  // The ranks that have its parts. Without them it is whole.
+  // The ranks that have its parts, each for a part of the input. Without them it is whole.
   RankLine line = {};
-  int64_t dimension = 0;
   std::string site = {};
 };
 // Returns x W^T + b for x that was put together of `parts`, which may be null; bias [out] or
-// undefined. The matrix is put together here, and in backward once more.
+// undefined. The matrix's parts are gathered here, and in backward once more. The product is a sum
+// over the parts, in their order.
 torch::Tensor LinearOfParts(const torch::Tensor& x, const std::shared_ptr<GatheredParts>& parts,
                             const MatrixParts& matrix, const torch::Tensor& bias);
 

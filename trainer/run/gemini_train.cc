@@ -26,6 +26,7 @@
 #include "client/torch/model/element_types.h"
 #include "gemini/byte_size.h"
 #include "gemini/system/available_memory.h"
+#include "gemini/system/end_process.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "torch/utils.h"
@@ -519,5 +520,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace gemini::trainer
 
 int main(int argc, char** argv) {
-  return gemini::trainer::Main(std::vector<std::string>(argv + 1, argv + std::max(argc, 1)));
+  gemini::EndProcess(
+      gemini::trainer::Main(std::vector<std::string>(argv + 1, argv + std::max(argc, 1))));
 }

@@ -16,8 +16,9 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kRanks = 3, kBatch = 2, kTokens = 4, kWidth = 5;  // Tokens of a part.
-constexpr int64_t kInTokens = -2;                                   // The dimension of parts.
+constexpr int64_t kRanks = 3, kBatch = 2, kTokens = 4, kWidth = 6;  // Tokens of a part.
+constexpr int64_t kOut = 4;
+constexpr int64_t kInTokens = -2;  // The dimension of parts.
 
 Tensor Random(at::IntArrayRef sizes, uint64_t seed) {
   return torch::randn(sizes, at::detail::createCPUGenerator(seed), torch::kFloat64);
@@ -162,26 +163,24 @@ TEST(PartFunctionsTest, GraphsDoNotKeepWhatWasPutTogether) {
   });
 }
 
-// Of a matrix each rank has some rows, or some columns.
+// Of a matrix each rank has what it takes of some elements of the input.
 TEST(PartFunctionsTest, AMatrixIsPutTogetherInForwardAndInBackward) {
   const Tensor x = Random({kBatch, kTokens, kWidth}, 1);
-  const Tensor slope = Random({kBatch, kTokens, 2 * kRanks}, 2);
-  const Tensor whole = Random({2 * kRanks, kWidth}, 3).requires_grad_();
-  const Tensor bias = Random({2 * kRanks}, 4);
+  const Tensor slope = Random({kBatch, kTokens, kOut}, 2);
+  const Tensor whole = Random({kOut, kWidth}, 3).requires_grad_();
+  const Tensor bias = Random({kOut}, 4);
   const Tensor expected = torch::linear(x, whole, bias);
   (expected * slope).sum().backward();
   RunThreadRanks(kRanks, [&](Communicator& me) {
     for (const bool is_in_out : {false, true}) {
-      // The dimension of the output is divided.
-      const int64_t dimension = is_in_out ? 1 : 0;
       const auto part_of = [&](const Tensor& matrix) {
-        return (is_in_out ? matrix.detach().t() : matrix.detach())
-            .narrow(dimension, 2 * me.rank(), 2)
-            .contiguous();
+        constexpr int64_t kPart = kWidth / kRanks;
+        const Tensor part = matrix.detach().narrow(1, me.rank() * kPart, kPart);
+        return (is_in_out ? part.t() : part).contiguous();
       };
       const std::string site = is_in_out ? "in out" : "out in";
       const Tensor part = part_of(whole).requires_grad_();
-      const MatrixParts matrix = {part, is_in_out, LineOf(me), dimension, site};
+      const MatrixParts matrix = {part, is_in_out, LineOf(me), site};
       const Tensor in = x.clone().requires_grad_();
       const Tensor out = LinearOfParts(in, nullptr, matrix, bias);
       EXPECT_TRUE(AreClose(out, expected));
