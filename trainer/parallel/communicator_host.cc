@@ -283,7 +283,10 @@ absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
     ::pthread_setname_np(::pthread_self(), "gemini-ranks");
     ::prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(kTimerSlack.count()), 0, 0, 0);
     absl::StatusOr<std::unique_ptr<RankTransport>> transport = make_transport();
-    if (transport.ok()) here->transport_ = *std::move(transport);
+    if (transport.ok()) {
+      here->transport_ = *std::move(transport);
+      here->bell_ = &here->transport_->bell();
+    }
     began.set_value(transport.status());
     if (here->transport_ == nullptr) return;
     here->Run();
@@ -300,13 +303,13 @@ absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
 CommunicatorHost::~CommunicatorHost() {
   MutexLock lock(mutex_);
   stopping_ = true;
-  issued_.notify_all();
+  RingOwn();
 }
 
 void CommunicatorHost::Abandon(absl::Status why) {
   MutexLock lock(mutex_);
   if (abandoned_.ok()) abandoned_ = std::move(why);
-  issued_.notify_all();
+  RingOwn();
 }
 
 Work CommunicatorHost::Issue(Operation operation) {
@@ -327,45 +330,44 @@ Work CommunicatorHost::Enqueue(std::unique_ptr<Exchange> exchange) {
   auto work = std::make_shared<HostWork>();
   MutexLock lock(mutex_);
   queue_.push_back({std::move(exchange), work});
-  issued_.notify_all();
+  RingOwn();
   return work;
 }
 
+void CommunicatorHost::RingOwn() {
+  if (bell_ != nullptr) bell_->Ring();
+}
+
 void CommunicatorHost::Run() {
-  std::chrono::steady_clock::duration pause = kLeastPause;
   auto moved_at = std::chrono::steady_clock::now();
-  bool moved = false;
-  while (Take(pause, moved)) {
+  uint32_t last_rings = bell_->rings();
+  for (;;) {
+    const uint32_t rings = bell_->rings();  // Before it looks at what there is to do.
+    bool moved = std::exchange(last_rings, rings) != rings;
+    if (!Take()) return;
     BeginNext();
     while (Advance()) {
       moved = true;
       BeginNext();  // What waited for what has ended.
     }
     if (!failed_.ok()) EndAll();
+    if (begun_.empty()) {
+      bell_->Sleep(rings, std::nullopt);
+      continue;
+    }
     const auto now = std::chrono::steady_clock::now();
     if (moved) moved_at = now;
-    pause = std::clamp<std::chrono::steady_clock::duration>(
-        (now - moved_at) / kLooksInTheTimeWaited, kLeastPause, kMostPause);
+    bell_->Sleep(rings, std::clamp<std::chrono::steady_clock::duration>(
+                            (now - moved_at) / kLooksInTheTimeWaited, kLeastPause, kMostPause));
   }
 }
 
-bool CommunicatorHost::Take(std::chrono::steady_clock::duration pause, bool& moved) {
-  const auto deadline = std::chrono::steady_clock::now() + pause;
+bool CommunicatorHost::Take() {
   MutexLock lock(mutex_);
-  while (queue_.empty() && (!begun_.empty() || !stopping_) && (abandoned_.ok() || begun_.empty())) {
-    if (begun_.empty()) {
-      mutex_.WaitFor(issued_);
-    } else if (std::chrono::steady_clock::now() >= deadline) {
-      break;
-    } else {
-      mutex_.WaitUntil(issued_, deadline);
-    }
-  }
   if (failed_.ok()) failed_ = abandoned_;
-  moved = !queue_.empty();
   std::ranges::move(queue_, std::back_inserter(waiting_));
   queue_.clear();
-  return !waiting_.empty() || !begun_.empty();
+  return !stopping_ || !waiting_.empty() || !begun_.empty();
 }
 
 void CommunicatorHost::BeginNext() {

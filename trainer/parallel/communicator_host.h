@@ -5,9 +5,10 @@
 //        receive. But one that was issued behind a collective is not begun before it.
 // Sums:  a reduce-scatter is an all-to-all and a fold in each rank. An all-reduce is that and an
 //        all-gather. Both go by slices of 4 MiB, for which there is memory of its own, up to 12 MiB.
-// Waiting: the thread looks again after an eighth of the time that it has waited, and at least each
-//        half a millisecond. So a rank that waits leaves its processor to others, and waits little
-//        longer than it has to.
+// Waiting: the thread sleeps until it is rung: by this process, or by a rank of this machine that has
+//        begun its part or has done it. It looks by itself after an eighth of the time that it has
+//        waited, and at least each half a millisecond, for not all that ranks do rings. So a rank
+//        that waits leaves its processor to others.
 // Failures: nothing of what is under way is touched any more, and neither is the transport: its end
 //        would wait for ranks that wait for this one.
 #pragma once
@@ -21,6 +22,7 @@
 #include "absl/functional/any_invocable.h"
 #include "gemini/system/mutex.h"
 #include "trainer/parallel/communicator.h"
+#include "trainer/parallel/rank_bell.h"
 #include "trainer/parallel/rank_transport.h"
 
 namespace gemini::trainer {
@@ -59,11 +61,12 @@ class CommunicatorHost : public Communicator {
 
   CommunicatorHost(int64_t rank, int64_t num_ranks);
   Work Enqueue(std::unique_ptr<Exchange> exchange);
+  // Wakes the thread, which cannot end meanwhile.
+  void RingOwn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The thread runs these:
   void Run();
-  // Waits for something to do, or for `pause` where something is under way. Returns false at the
-  // end. `moved`: whether there is anything new.
-  bool Take(std::chrono::steady_clock::duration pause, bool& moved);
+  // Takes what was issued. Returns false at the end.
+  bool Take();
   // Begins what may begin.
   void BeginNext();
   // Helps on what is under way. Returns whether anything moved on.
@@ -78,8 +81,8 @@ class CommunicatorHost : public Communicator {
   std::deque<Item> begun_;
   bool in_collective_ = false;  // Whether one of them is.
 
+  RankBell* bell_ = nullptr;  // The transport's, if there is one. It stays where it fails.
   Mutex mutex_;
-  std::condition_variable issued_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status abandoned_ ABSL_GUARDED_BY(mutex_);  // Abandon's `why`, once it was called.

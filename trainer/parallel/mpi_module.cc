@@ -7,12 +7,16 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/parallel/rank_bell.h"
 
 namespace gemini::trainer {
 namespace {
@@ -69,16 +73,86 @@ class ByteCount {
   bool is_own_ = false;
 };
 
+// The bells of the ranks of this machine, in a window of memory that they share.
+class MachineBells {
+ public:
+  MachineBells() = default;
+  MachineBells(const MachineBells&) = delete;
+  MachineBells& operator=(const MachineBells&) = delete;
+  // COLLECTIVE over the machine's ranks.
+  ~MachineBells() {
+    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
+    if (machine_ != MPI_COMM_NULL) MPI_Comm_free(&machine_);
+  }
+
+  // COLLECTIVE over the job.
+  absl::Status Begin(MPI_Comm world, int rank) {
+    GEMINI_RETURN_IF_ERROR(
+        StatusOf(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine_),
+                 "MPI_Comm_split_type"));
+    int size = 0;
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_size(machine_, &size), "MPI_Comm_size"));
+    std::vector<int> ranks(static_cast<size_t>(size));
+    GEMINI_RETURN_IF_ERROR(StatusOf(
+        MPI_Allgather(&rank, 1, MPI_INT, ranks.data(), 1, MPI_INT, machine_), "MPI_Allgather"));
+    void* memory = nullptr;
+    GEMINI_RETURN_IF_ERROR(
+        StatusOf(MPI_Win_allocate_shared(sizeof(Line), sizeof(Line), MPI_INFO_NULL, machine_,
+                                         &memory, &window_),
+                 "MPI_Win_allocate_shared"));
+    own_ = &(new (memory) Line)->bell;
+    for (int i = 0; i < size; ++i) {
+      MPI_Aint bytes = 0;
+      int unit = 0;
+      void* line = nullptr;
+      GEMINI_RETURN_IF_ERROR(
+          StatusOf(MPI_Win_shared_query(window_, i, &bytes, &unit, &line), "MPI_Win_shared_query"));
+      by_rank_[ranks[static_cast<size_t>(i)]] = &static_cast<Line*>(line)->bell;
+    }
+    // Nobody rings a bell that is not there yet.
+    return StatusOf(MPI_Barrier(machine_), "MPI_Barrier");
+  }
+
+  RankBell& own() const { return *own_; }
+  // Rings those of the group's other ranks, or the one at `place`.
+  void Ring(const RankGroup& group, std::optional<int64_t> place) const {
+    for (int64_t i = 0; i < group.size(); ++i) {
+      if (i == group.place || (place.has_value() && i != *place)) continue;
+      const auto found = by_rank_.find(group.ranks[static_cast<size_t>(i)]);
+      if (found != by_rank_.end()) found->second->RingOfOther();
+    }
+  }
+
+ private:
+  struct alignas(64) Line {
+    RankBell bell;
+  };
+
+  MPI_Comm machine_ = MPI_COMM_NULL;
+  MPI_Win window_ = MPI_WIN_NULL;
+  RankBell* own_ = nullptr;
+  std::map<int64_t, RankBell*> by_rank_;
+};
+
 class MpiTransfer final : public Transfer {
  public:
-  // `received_bytes`: how many a message must have.
-  MpiTransfer(MPI_Request request, std::optional<int64_t> received_bytes)
-      : request_(request), received_bytes_(received_bytes) {}
+  // `place`: of the one other rank that takes part. `received_bytes`: how many a message must have.
+  MpiTransfer(MPI_Request request, const MachineBells& bells, const RankGroup& group,
+              std::optional<int64_t> place, std::optional<int64_t> received_bytes)
+      : request_(request),
+        bells_(bells),
+        group_(group),
+        place_(place),
+        received_bytes_(received_bytes) {
+    bells_.Ring(group_, place_);
+  }
   absl::StatusOr<bool> Test() override {
     int is_done = 0;
     MPI_Status status = {};
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Test(&request_, &is_done, &status), "MPI_Test"));
-    if (is_done == 0 || !received_bytes_.has_value()) return is_done != 0;
+    if (is_done == 0) return false;
+    bells_.Ring(group_, place_);
+    if (!received_bytes_.has_value()) return true;
     MPI_Count bytes = 0;
     GEMINI_RETURN_IF_ERROR(
         StatusOf(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x"));
@@ -89,12 +163,16 @@ class MpiTransfer final : public Transfer {
 
  private:
   MPI_Request request_;
+  const MachineBells& bells_;
+  const RankGroup& group_;
+  const std::optional<int64_t> place_;
   const std::optional<int64_t> received_bytes_;
 };
 
 class MpiTransport final : public RankTransport {
  public:
   ~MpiTransport() override {
+    bells_.reset();
     for (auto& [id, comm] : comms_) MPI_Comm_free(&comm);
     MPI_Finalize();
   }
@@ -110,7 +188,10 @@ class MpiTransport final : public RankTransport {
     comms_[0] = world;
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_rank(world, &here), "MPI_Comm_rank"));
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_size(world, &size), "MPI_Comm_size"));
-    if (here == rank && size == num_ranks) return absl::OkStatus();
+    if (here == rank && size == num_ranks) {
+      bells_ = std::make_unique<MachineBells>();
+      return bells_->Begin(world, here);
+    }
     return absl::InvalidArgumentError(absl::StrCat("the launcher says rank ", rank, " of ",
                                                    num_ranks, ", and MPI rank ", here, " of ", size,
                                                    ": start the ranks by the mpirun of Open MPI"));
@@ -126,13 +207,15 @@ class MpiTransport final : public RankTransport {
     return absl::OkStatus();
   }
 
+  RankBell& bell() override { return bells_->own(); }
+
   BegunTransfer AllGather(const RankGroup& group, const std::byte* part, std::byte* all,
                           int64_t part_bytes) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(part_bytes));
     // MPI asks that all ranks gather in place, or none.
     std::byte* const here = all + group.place * part_bytes;
     if (here != part && part_bytes > 0) std::memcpy(here, part, static_cast<size_t>(part_bytes));
-    return Begun("MPI_Iallgather", [&](MPI_Request* request) {
+    return Begun("MPI_Iallgather", group, [&](MPI_Request* request) {
       return MPI_Iallgather(MPI_IN_PLACE, bytes.count(), bytes.type(), all, bytes.count(),
                             bytes.type(), comms_.at(group.id), request);
     });
@@ -140,7 +223,7 @@ class MpiTransport final : public RankTransport {
   BegunTransfer AllToAll(const RankGroup& group, const std::byte* to_each, std::byte* from_each,
                          int64_t bytes_each) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(bytes_each));
-    return Begun("MPI_Ialltoall", [&](MPI_Request* request) {
+    return Begun("MPI_Ialltoall", group, [&](MPI_Request* request) {
       return MPI_Ialltoall(to_each, bytes.count(), bytes.type(), from_each, bytes.count(),
                            bytes.type(), comms_.at(group.id), request);
     });
@@ -148,7 +231,7 @@ class MpiTransport final : public RankTransport {
   BegunTransfer Broadcast(const RankGroup& group, std::byte* data, int64_t size_bytes,
                           int64_t place) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(size_bytes));
-    return Begun("MPI_Ibcast", [&](MPI_Request* request) {
+    return Begun("MPI_Ibcast", group, [&](MPI_Request* request) {
       return MPI_Ibcast(data, bytes.count(), bytes.type(), static_cast<int>(place),
                         comms_.at(group.id), request);
     });
@@ -156,32 +239,37 @@ class MpiTransport final : public RankTransport {
   BegunTransfer Send(const RankGroup& group, const std::byte* data, int64_t size_bytes,
                      int64_t to_place, int64_t tag) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(size_bytes));
-    return Begun("MPI_Isend", [&](MPI_Request* request) {
-      return MPI_Isend(data, bytes.count(), bytes.type(), static_cast<int>(to_place),
-                       static_cast<int>(tag), comms_.at(group.id), request);
-    });
+    return Begun(
+        "MPI_Isend", group,
+        [&](MPI_Request* request) {
+          return MPI_Isend(data, bytes.count(), bytes.type(), static_cast<int>(to_place),
+                           static_cast<int>(tag), comms_.at(group.id), request);
+        },
+        to_place);
   }
   BegunTransfer Receive(const RankGroup& group, std::byte* data, int64_t size_bytes,
                         int64_t from_place, int64_t tag) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(size_bytes));
     return Begun(
-        "MPI_Irecv",
+        "MPI_Irecv", group,
         [&](MPI_Request* request) {
           return MPI_Irecv(data, bytes.count(), bytes.type(), static_cast<int>(from_place),
                            static_cast<int>(tag), comms_.at(group.id), request);
         },
-        size_bytes);
+        from_place, size_bytes);
   }
 
  private:
   template <typename Call>
-  static BegunTransfer Begun(absl::string_view name, Call call,
-                             std::optional<int64_t> received_bytes = std::nullopt) {
+  BegunTransfer Begun(absl::string_view name, const RankGroup& group, Call call,
+                      std::optional<int64_t> place = std::nullopt,
+                      std::optional<int64_t> received_bytes = std::nullopt) const {
     MPI_Request request = MPI_REQUEST_NULL;
     GEMINI_RETURN_IF_ERROR(StatusOf(call(&request), name));
-    return std::make_unique<MpiTransfer>(request, received_bytes);
+    return std::make_unique<MpiTransfer>(request, *bells_, group, place, received_bytes);
   }
 
+  std::unique_ptr<MachineBells> bells_;
   std::map<int64_t, MPI_Comm> comms_;  // By group.
 };
 

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trainer/parallel/communicator.h"
+#include "trainer/parallel/rank_bell.h"
 
 namespace gemini::trainer {
 
@@ -44,6 +45,14 @@ class RankTransport {
                              int64_t to_place, int64_t tag) = 0;
   virtual BegunTransfer Receive(const RankGroup& group, std::byte* bytes, int64_t size_bytes,
                                 int64_t from_place, int64_t tag) = 0;
+
+  // The owner sleeps by it between looks at transfers, and any thread may ring it for the owner. It
+  // is rung for other ranks, too, where a transport can tell that they have begun their part of a
+  // transfer or have done it; else the owner has to look by itself.
+  virtual RankBell& bell() { return bell_; }
+
+ private:
+  RankBell bell_;
 };
 
 }  // namespace gemini::trainer
