@@ -16,8 +16,8 @@ namespace gemini::server {
 inline constexpr absl::Duration kCalibrationTime = absl::Milliseconds(300);
 
 // Measures the rates of the cost model. What cannot be measured keeps CostModel's default.
-// HOST to DEVICE and back: copies between two arenas, as the host copy engine makes them. Updates go
-// over the same arenas.
+// HOST to DEVICE and back: copies between two arenas, as the host copy engine makes them. Updates
+// go over the same arenas.
 // NVME: writes up to 64 MiB to a nameless file in each directory and reads them, past the page
 // cache where the file system allows that. The slowest directory counts.
 // Updates: a loop over four arrays with as many threads as a client uses (update_team.h). Without a

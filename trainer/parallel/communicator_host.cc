@@ -152,8 +152,8 @@ class CommunicatorHost::ShiftExchange final : public Exchange {
   std::unique_ptr<Transfer> received_, sent_;  // Until they are done.
 };
 
-// What sums go through. One collective at a time uses it, and what it took serves the next ones, too:
-// fresh memory costs more than the bytes that are sent.
+// What sums go through. One collective at a time uses it, and what it took serves the next ones,
+// too: fresh memory costs more than the bytes that are sent.
 struct CommunicatorHost::SumMemory {
   class Buffer {
    public:

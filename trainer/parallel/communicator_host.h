@@ -4,11 +4,11 @@
 //        message is begun and left to itself, so two ranks may send to each other before they
 //        receive. But one that was issued behind a collective is not begun before it.
 // Sums:  a reduce-scatter is an all-to-all and a fold in each rank. An all-reduce is that and an
-//        all-gather. Both go by slices of 4 MiB, for which there is memory of its own, up to 12 MiB.
-// Waiting: the thread sleeps until it is rung: by this process, or by a rank of this machine that has
-//        begun its part or has done it. It looks by itself after an eighth of the time that it has
-//        waited, and at least each half a millisecond, for not all that ranks do rings. So a rank
-//        that waits leaves its processor to others.
+//        all-gather. Both go by slices of 4 MiB, through up to 12 MiB of memory that stays.
+// Waiting: the thread sleeps until it is rung: by this process, or by a rank of this machine that
+//        has begun its part or has done it. It looks by itself after an eighth of the time that it
+//        has waited, and at least each half a millisecond, for not all that ranks do rings. So a
+//        rank that waits leaves its processor to others.
 // Failures: nothing of what is under way is touched any more, and neither is the transport: its end
 //        would wait for ranks that wait for this one.
 #pragma once

@@ -25,7 +25,7 @@ void RankBell::Sleep(uint32_t seen, std::optional<std::chrono::nanoseconds> paus
   }
   sleeps_.store(pause.has_value() ? Sleeps::kForPause : Sleeps::kTillOwnRing,
                 std::memory_order_seq_cst);
-  // The kernel compares the count once more. Whoever raised it before that may have seen no sleeper.
+  // The kernel compares the count once more: who raised it before that may have seen no sleeper.
   ::syscall(SYS_futex, &rings_, FUTEX_WAIT, seen, pause.has_value() ? &until : nullptr, nullptr, 0);
   sleeps_.store(Sleeps::kNot, std::memory_order_seq_cst);
 }

@@ -16,8 +16,8 @@ class RankBell {
   // Returns how often it was rung, modulo 2^32.
   uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
-  // Sleeps until it was rung since `seen`, or the pause is over. Without a pause only Ring wakes it.
-  // One thread sleeps at a time.
+  // Sleeps until it was rung since `seen`, or the pause is over. Without a pause only Ring wakes
+  // it. One thread sleeps at a time.
   void Sleep(uint32_t seen, std::optional<std::chrono::nanoseconds> pause);
   // Of the sleeper's process.
   void Ring();

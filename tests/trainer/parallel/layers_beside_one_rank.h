@@ -50,7 +50,7 @@ struct LayersCase {
   // Makes those of a rank.
   std::function<RankLayers(Communicator&, const LayersCase&)> make;
   // Of three parameters each, the one of this number is frozen, and a layer is there that is not
-  // used. -1: none.
+  // used; -1 stands for none.
   int64_t frozen = -1;
 
   // Returns the bar of losses, and of each gradient beside its tensor's largest value.
