@@ -350,15 +350,21 @@ void CommunicatorHost::Run() {
       moved = true;
       BeginNext();  // What waited for what has ended.
     }
-    if (!failed_.ok()) EndAll();
-    if (begun_.empty()) {
-      bell_->Sleep(rings, std::nullopt);
-      continue;
+    if (!failed_.ok() && !(begun_.empty() && waiting_.empty())) {
+      EndAll();
+      moved = true;
     }
     const auto now = std::chrono::steady_clock::now();
-    if (moved) moved_at = now;
-    bell_->Sleep(rings, std::clamp<std::chrono::steady_clock::duration>(
-                            (now - moved_at) / kLooksInTheTimeWaited, kLeastPause, kMostPause));
+    if (moved) {
+      moved_at = now;
+      continue;  // It may be the end.
+    }
+    std::optional<std::chrono::steady_clock::duration> pause;
+    if (!begun_.empty()) {
+      pause = std::clamp<std::chrono::steady_clock::duration>(
+          (now - moved_at) / kLooksInTheTimeWaited, kLeastPause, kMostPause);
+    }
+    bell_->Sleep(rings, pause);
   }
 }
 

@@ -83,6 +83,12 @@ struct SavedLinear : torch::CustomClassHolder {
 };
 
 Tensor RowsOf(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+// Returns the rows in the shape of x but for its last dimension.
+Tensor InShapeOf(const Tensor& rows, const Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = rows.size(1);
+  return rows.view(sizes);
+}
 
 // All parts of a matrix, of which a product takes one after the other: a matrix of parts side by
 // side would be a copy of them.
@@ -94,12 +100,12 @@ class PartsOfMatrix {
                                        : own.unsqueeze(0)) {}
   // Returns x W^T + b of x [.., in], as MatrixParts has them.
   Tensor Linear(const Tensor& x, const Tensor& bias) const {
-    Tensor out = at::linear(x.narrow(-1, 0, width()), OutIn(0), bias);
-    Tensor rows = out.view({-1, out.size(-1)});
+    const Tensor in = RowsOf(x);
+    Tensor out = at::linear(in.narrow(1, 0, width()), OutIn(0), bias);
     for (int64_t i = 1; i < parts_.size(0); ++i) {
-      rows.addmm_(RowsOf(x.narrow(-1, i * width(), width())), OutIn(i).t());
+      out.addmm_(in.narrow(1, i * width(), width()), OutIn(i).t());
     }
-    return out;
+    return InShapeOf(out, x);
   }
   // Returns y W of rows y [.., out].
   Tensor Transposed(const Tensor& rows) const {
@@ -159,10 +165,7 @@ class LinearOfPartsFunction : public torch::autograd::Function<LinearOfPartsFunc
     const Tensor rows = RowsOf(gradients[0]);
     Tensor x_gradient, weight_gradient, bias_gradient;
     if (context->needs_input_grad(0)) {
-      x_gradient = PartsOfMatrix(tensors[0], matrix).Transposed(rows);
-      std::vector<int64_t> sizes = gradients[0].sizes().vec();
-      sizes.back() = x_gradient.size(1);
-      x_gradient = x_gradient.view(sizes);
+      x_gradient = InShapeOf(PartsOfMatrix(tensors[0], matrix).Transposed(rows), gradients[0]);
     }
     if (context->saved_data["learns_weight"].toBool()) {
       const Tensor x = RowsOf(saved->parts == nullptr ? tensors[1] : saved->parts->ForBackward());

@@ -66,7 +66,7 @@ struct MatrixParts {
 };
 // Returns x W^T + b for x that was put together of `parts`, which may be null; bias [out] or
 // undefined. The matrix's parts are gathered here, and in backward once more. The product is a sum
-// over the parts, in their order.
+// over the parts, in their order: 16 bits are rounded behind each of them.
 torch::Tensor LinearOfParts(const torch::Tensor& x, const std::shared_ptr<GatheredParts>& parts,
                             const MatrixParts& matrix, const torch::Tensor& bias);
 

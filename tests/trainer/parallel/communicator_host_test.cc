@@ -98,5 +98,19 @@ TEST(CommunicatorHostPairTest, TheEndWaitsForWhatWasIssued) {
   EXPECT_EQ(values[1], 3);
 }
 
+// The receiver may be at its end when the message comes, or before it.
+TEST(CommunicatorHostPairTest, AFailureEndsWhatTheEndWaitsFor) {
+  for (int round = 0; round < 200; ++round) {
+    std::array<std::array<std::byte, 8>, 2> bytes = {};
+    RunThreadRanks(2, [&bytes](Communicator& me) {
+      if (me.rank() == 0) {
+        EXPECT_OK(me.Send(me.world(), bytes[0].data(), 3, 1, 0, "odd")->Wait());
+      } else {
+        me.Receive(me.world(), bytes[1].data(), 4, 0, 0, "odd");
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace gemini::trainer
