@@ -7,11 +7,11 @@
 
 namespace gemini {
 
-// Writes out what streams hold, and ends the process with `status`. Whatever must end in order has
-// ended before: sessions, ranks, files.
+// Writes out what streams hold, and ends the process with `status`, or with 1 where that was 0 and
+// something cannot be written. Whatever must end in order has ended before: sessions, ranks, files.
 [[noreturn]] inline void EndProcess(int status) {
-  std::fflush(nullptr);
-  std::_Exit(status);
+  const bool is_written = std::fflush(nullptr) == 0;
+  std::_Exit(is_written || status != 0 ? status : 1);
 }
 
 }  // namespace gemini

@@ -80,7 +80,7 @@ Plan TracePlanner::Finish(const std::vector<Stay>& stays, std::string name) cons
   if (const size_t late = plan.late_gradients.size(); late > 0) {
     absl::StrAppend(&plan.made_by, ", ", late, late == 1 ? " late gradient" : " late gradients");
   }
-  Playback playback(trace_, plan, in_.costs, FetchChoice::kInOrder, /*with_events=*/false);
+  Playback playback(trace_, plan, in_.costs, FetchChoice::kInOrder, PlaybackNotes::kNone);
   plan.prediction = playback.PlayToSteadyState().totals;
   plan.prediction.device_floor_bytes = LargestOperatorBytes(in_.trace);
   return plan;

@@ -11,7 +11,7 @@
 namespace gemini::policies {
 
 void OrderFetches(const RangeTrace& trace, const CostModel& costs, Plan& plan) {
-  Playback playback(trace, plan, costs, FetchChoice::kNeededFirst, /*with_events=*/false);
+  Playback playback(trace, plan, costs, FetchChoice::kNeededFirst, PlaybackNotes::kNone);
   for (int i = 0; i < FetchLane::kWatchedRound; ++i) playback.PlayRound();
   const int64_t begin_ns = playback.now_ns();
   playback.PlayRound();

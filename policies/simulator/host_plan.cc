@@ -56,7 +56,8 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
                       int64_t host_bytes, bool with_events, const PlanInterrupt& interrupt) {
   PlayedPlan result;
   if (HostHoldsAll(trace, host_bytes) || HasTooManyUses(trace, plan)) {
-    Playback playback(trace, plan, costs, FetchChoice::kInOrder, with_events);
+    Playback playback(trace, plan, costs, FetchChoice::kInOrder,
+                      with_events ? PlaybackNotes::kHostUsesAndEvents : PlaybackNotes::kNone);
     result.played = playback.PlayToSteadyState();
     return result;
   }
@@ -66,7 +67,8 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
   int64_t before_ns = 0;
   for (int turn = 0; turn <= kMostTurns; ++turn) {
     if (interrupt && !interrupt().ok()) break;
-    Playback playback(trace, plan, costs, FetchChoice::kInOrder, /*with_events=*/true);
+    Playback playback(trace, plan, costs, FetchChoice::kInOrder,
+                      with_events ? PlaybackNotes::kHostUsesAndEvents : PlaybackNotes::kHostUses);
     if (turn > 0) playback.set_host_times(&times);
     result.played = playback.PlayToSteadyState();
     const int64_t round_ns = std::max<int64_t>(result.played.totals.round_ns, 1);
@@ -86,9 +88,6 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
   if (with_events) {
     AddTransfers(round.transfers, trace.chunk_bytes,
                  std::max<int64_t>(result.played.totals.round_ns, 1), result.played.events);
-  } else {
-    result.played.events.clear();
-    result.played.device_bytes_at_position.clear();
   }
   return result;
 }

@@ -15,15 +15,15 @@ constexpr int kMostRounds = 6;
 }  // namespace
 
 Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
-                   FetchChoice choice, bool with_events)
+                   FetchChoice choice, PlaybackNotes notes)
     : trace_(trace),
       plan_(plan),
       costs_(costs),
       trust_ratio_ns_(TrustRatioNs(trace, costs)),
       last_operator_ns_(LastOperatorNs(trace, costs)),
-      host_(trace, plan, time_, with_events),
+      host_(trace, plan, time_, notes != PlaybackNotes::kNone),
       slots_(plan, time_),
-      record_(trace.num_positions(), with_events),
+      record_(trace.num_positions(), notes == PlaybackNotes::kHostUsesAndEvents),
       updates_(trace, plan, costs, host_, record_),
       fetches_({trace, plan, costs, time_, host_, slots_, record_}, updates_, choice),
       written_ns_(trace.ranges.size(), 0),

@@ -21,12 +21,19 @@
 
 namespace gemini::policies {
 
+// What a playback notes beside its sums.
+enum class PlaybackNotes {
+  kNone,
+  kHostUses,           // When it uses chunks in HOST.
+  kHostUsesAndEvents,  // And each event of the round.
+};
+
 class Playback {
  public:
   // `plan` is a valid plan of `trace`, which already keeps the plan's gradients on DEVICE. All
   // references outlive this.
   Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
-           bool with_events);
+           PlaybackNotes notes);
   Playback(const Playback&) = delete;
   Playback& operator=(const Playback&) = delete;
 

@@ -15,7 +15,6 @@ class PlaybackRecord {
   PlaybackRecord(int64_t num_positions, bool with_events)
       : with_events_(with_events), device_bytes_(num_positions, 0) {}
 
-  bool with_events() const { return with_events_; }
   void BeginRound() { totals = {}; }
   void Add(const SimulatedEvent& event) {
     if (with_events_) events_.push_back(event);

@@ -64,7 +64,7 @@ double Rate(int64_t amount, absl::Duration took) {
                                      : 0;
 }
 
-// Of one arena to the next one at `arenas`.
+// Copies from the first of `arenas` to the second.
 double MeasureCopies(std::byte* arenas, absl::FunctionRef<bool()> stop) {
   const absl::Duration start = MonotonicNow();
   int64_t copied = 0;
@@ -107,7 +107,7 @@ double MeasureUpdates(WorkerTeam& team, std::byte* arenas, int num_arenas,
   return Rate(updated, MonotonicNow() - start);
 }
 
-// `with_copies`: DEVICE is of the same memory.
+// Measures copies, too, if `with_copies`: DEVICE is of the same memory then.
 void MeasureMemory(bool with_copies, absl::FunctionRef<bool()> stop, CostModel& costs) {
   const std::unique_ptr<WorkerTeam> team = MakeUpdateTeam(0);
   // Threads far apart have caches of their own, and a copy is from one arena to another.

@@ -256,6 +256,12 @@ class BadInputTest(train_program.TrainTest):
         with train_program.Daemon(self.directory, "256MiB", "2MiB", "64MiB") as daemon:
             self.refused(ERROR, "HOST", "2 MiB free", daemon=daemon.socket, device_memory="64MiB")
 
+    def test_what_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for flag in ("--version", "--help"):
+                ended = subprocess.run([BIN / "gemini-train", flag], stdout=full, timeout=30, check=False)
+                self.assertEqual(ended.returncode, ERROR)
+
     # Training that goes wrong.
     def test_a_loss_that_is_not_finite_stops_with_step_and_tensor(self):
         model = self.copied_model()

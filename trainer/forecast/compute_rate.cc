@@ -29,9 +29,9 @@ constexpr Sizes kOfGpu = {.width = 2048, .elements = 16 << 20, .kernels_in_turn 
 // one did, updates were foretold to be ten times as fast as they were.
 constexpr int64_t kHostElements = 32 << 20;
 
-// An operator is run for so long.
+// How long an operator is measured.
 constexpr std::chrono::milliseconds kTime(50);
-// One with nothing to compute takes microseconds, and needs no second processor.
+// How long one of 16 elements is, which takes microseconds and no second processor.
 constexpr std::chrono::milliseconds kKernelTime(5);
 
 // Of many runs the fastest: others' work and first touches only slow them. Where another process

@@ -59,14 +59,17 @@ bool ProcessorHas(const char* capability) {
   return found != capabilities.end() && found->second.isBool() && found->second.toBool();
 }
 
-// Whether this processor multiplies matrices of 16 bits in tiles.
-bool HasTiles() { return ProcessorHas("amx_tile"); }
+// Whether this processor multiplies matrices of the type in tiles.
+bool HasTiles(ElementType element) {
+  return ProcessorHas(element == ElementType::kFp16 ? "amx_fp16" : "amx_tile");
+}
 
 // What one that multiplies vectors of 16 bits copies of the matrices, beside the sums: 9 KiB at
-// most in the products of traced_step_test. For some products it needs less than the sums.
-int64_t CopiedBytes() {
+// most in the products of traced_step_test, in bf16, and 40 KiB in fp16 in those of
+// device_floor_test. For some products it needs less than the sums.
+int64_t CopiedBytes(ElementType element) {
   constexpr int64_t kMostCopiedBytes = 64 << 10;
-  return ProcessorHas("avx512_bf16") && !HasTiles() ? kMostCopiedBytes : 0;
+  return ProcessorHas("avx512_bf16") && !HasTiles(element) ? kMostCopiedBytes : 0;
 }
 
 // Writes the trace while operators run.
@@ -136,8 +139,8 @@ class StepRecorder {
   absl::Status status_;
   bool is_backward_ = false;
   // Whether products in 16 bits may pack a matrix anew, for the processor's tiles.
-  const bool packs_matrices_ = HasTiles();
-  const int64_t copied_bytes_ = CopiedBytes();
+  const bool packs_matrices_;
+  const int64_t copied_bytes_;
   // Of the last operator: what it needs with what its products pack anew.
   int64_t packed_peak_bytes_ = 0;
   int64_t leaving_bytes_ = 0;
@@ -167,7 +170,12 @@ class TakeAfterAccumulation final : public torch::autograd::PostAccumulateGradHo
 
 StepRecorder::StepRecorder(const ModelSpec& spec, const CausalLm& model, const RoundShape& round,
                            const ComputeRate& rate)
-    : spec_(spec), round_(round), rate_(rate), memory_(round.on_cpu ? kCpuGrainBytes : 1) {
+    : spec_(spec),
+      round_(round),
+      rate_(rate),
+      packs_matrices_(HasTiles(round.element)),
+      copied_bytes_(CopiedBytes(round.element)),
+      memory_(round.on_cpu ? kCpuGrainBytes : 1) {
   out_.trace.phase = round.train ? "train" : "eval";
   for (const auto& parameter : model.named_parameters()) {
     const auto tensor = static_cast<int32_t>(parameters_.size());

@@ -7,13 +7,12 @@
 //        all-gather. Both go by slices of 4 MiB, through up to 12 MiB of memory that stays.
 // Waiting: the thread sleeps until it is rung: by this process, or by a rank of this machine that
 //        has begun its part or has done it. It looks by itself after an eighth of the time that it
-//        has waited, and at least each half a millisecond, for not all that ranks do rings. So a
-//        rank that waits leaves its processor to others.
+//        has waited, and at least each half a millisecond, because ranks of other machines ring
+//        nobody, and neither does progress within a transfer. So a rank that waits leaves its
+//        processor to others.
 // Failures: nothing of what is under way is touched any more, and neither is the transport: its end
 //        would wait for ranks that wait for this one.
 #pragma once
-#include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <thread>
@@ -74,14 +73,15 @@ class CommunicatorHost : public Communicator {
   // Ends everything with the failure, and leaves its memory to whoever may still write to it.
   void EndAll();
 
-  const std::shared_ptr<SumMemory> sum_memory_;  // The thread alone uses it, and these:
+  const std::shared_ptr<SumMemory> sum_memory_;  // What is in it is the thread's, as are these:
   std::unique_ptr<RankTransport> transport_;
   absl::Status failed_;       // The first failure.
   std::deque<Item> waiting_;  // Issued, and not begun.
   std::deque<Item> begun_;
   bool in_collective_ = false;  // Whether one of them is.
 
-  RankBell* bell_ = nullptr;  // The transport's, if there is one. It stays where it fails.
+  // The transport's, if there is one. Behind a failure the transport stays for ever.
+  RankBell* bell_ = nullptr;
   Mutex mutex_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

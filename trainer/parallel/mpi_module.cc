@@ -73,7 +73,8 @@ class ByteCount {
   bool is_own_ = false;
 };
 
-// The bells of the ranks of this machine, in a window of memory that they share.
+// The bells of the ranks of this machine, in a window of memory that they share. Where MPI has no
+// such memory, the rank has a bell that no other rank rings.
 class MachineBells {
  public:
   MachineBells() = default;
@@ -96,18 +97,27 @@ class MachineBells {
     GEMINI_RETURN_IF_ERROR(StatusOf(
         MPI_Allgather(&rank, 1, MPI_INT, ranks.data(), 1, MPI_INT, machine_), "MPI_Allgather"));
     void* memory = nullptr;
+    MPI_Win made = MPI_WIN_NULL;
+    const int is_made = MPI_Win_allocate_shared(kLineBytes, kLineBytes, MPI_INFO_NULL, machine_,
+                                                &memory, &made) == MPI_SUCCESS
+                            ? 1
+                            : 0;
+    int are_all_made = 0;
+    GEMINI_RETURN_IF_ERROR(StatusOf(
+        MPI_Allreduce(&is_made, &are_all_made, 1, MPI_INT, MPI_MIN, machine_), "MPI_Allreduce"));
+    if (are_all_made == 0) return absl::OkStatus();
+    window_ = made;
+    // A window does not have its communicator's handler.
     GEMINI_RETURN_IF_ERROR(
-        StatusOf(MPI_Win_allocate_shared(sizeof(Line), sizeof(Line), MPI_INFO_NULL, machine_,
-                                         &memory, &window_),
-                 "MPI_Win_allocate_shared"));
-    own_ = &(new (memory) Line)->bell;
+        StatusOf(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler"));
+    own_ = new (memory) RankBell;
     for (int i = 0; i < size; ++i) {
       MPI_Aint bytes = 0;
       int unit = 0;
       void* line = nullptr;
       GEMINI_RETURN_IF_ERROR(
           StatusOf(MPI_Win_shared_query(window_, i, &bytes, &unit, &line), "MPI_Win_shared_query"));
-      by_rank_[ranks[static_cast<size_t>(i)]] = &static_cast<Line*>(line)->bell;
+      by_rank_[ranks[static_cast<size_t>(i)]] = static_cast<RankBell*>(line);
     }
     // Nobody rings a bell that is not there yet.
     return StatusOf(MPI_Barrier(machine_), "MPI_Barrier");
@@ -124,19 +134,19 @@ class MachineBells {
   }
 
  private:
-  struct alignas(64) Line {
-    RankBell bell;
-  };
+  static constexpr MPI_Aint kLineBytes = 64;  // A bell has a line of caches for itself.
 
+  RankBell lonely_;  // This rank's where there is no window.
   MPI_Comm machine_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  RankBell* own_ = nullptr;
+  RankBell* own_ = &lonely_;
   std::map<int64_t, RankBell*> by_rank_;
 };
 
 class MpiTransfer final : public Transfer {
  public:
-  // `place`: of the one other rank that takes part. `received_bytes`: how many a message must have.
+  // `place` is that of the one other rank that takes part; without it all of the group take part.
+  // `received_bytes` is the size that a message must have.
   MpiTransfer(MPI_Request request, const MachineBells& bells, const RankGroup& group,
               std::optional<int64_t> place, std::optional<int64_t> received_bytes)
       : request_(request),

@@ -101,13 +101,15 @@ class PartsOfMatrix {
   // Returns x W^T + b of x [.., in], as MatrixParts has them.
   Tensor Linear(const Tensor& x, const Tensor& bias) const {
     const Tensor in = RowsOf(x);
+    TORCH_CHECK(in.size(1) == parts_.size(0) * width(), "an input of ", in.size(1),
+                " elements for a matrix of ", parts_.size(0), " x ", width());
     Tensor out = at::linear(in.narrow(1, 0, width()), OutIn(0), bias);
     for (int64_t i = 1; i < parts_.size(0); ++i) {
       out.addmm_(in.narrow(1, i * width(), width()), OutIn(i).t());
     }
     return InShapeOf(out, x);
   }
-  // Returns y W of rows y [.., out].
+  // Returns y W of y [rows, out].
   Tensor Transposed(const Tensor& rows) const {
     Tensor out = at::empty({rows.size(0), parts_.size(0) * width()}, rows.options());
     for (int64_t i = 0; i < parts_.size(0); ++i) {
@@ -125,20 +127,21 @@ class PartsOfMatrix {
   const Tensor parts_;  // [ranks, ...], each of them as the rank's own.
 };
 
-// Returns the gradient of the rank's own part: of rows y [.., out] and x [.., in], y^T x.
-Tensor GradientOfPart(const Tensor& rows, const Tensor& x, const MatrixParts& matrix) {
+// Returns the gradient of the rank's own part, which is that of y^T x: y [rows, out], x [rows, in].
+Tensor GradientOfPart(const Tensor& y, const Tensor& x, const MatrixParts& matrix) {
   const int64_t count = matrix.line.is_shared() ? matrix.line.size() : 1;
+  TORCH_CHECK(x.size(1) % count == 0, x.size(1), " elements for ", count, " parts");
   const int64_t width = x.size(1) / count;
-  const int64_t out = rows.size(1);
+  const int64_t out = y.size(1);
   const Tensor parts = at::empty(
       {count, matrix.is_in_out ? width : out, matrix.is_in_out ? out : width}, x.options());
   for (int64_t i = 0; i < count; ++i) {
     const Tensor columns = x.narrow(1, i * width, width);
     Tensor part = parts[i];
     if (matrix.is_in_out) {
-      at::mm_out(part, columns.t(), rows);
+      at::mm_out(part, columns.t(), y);
     } else {
-      at::mm_out(part, rows.t(), columns);
+      at::mm_out(part, y.t(), columns);
     }
   }
   return matrix.line.is_shared() ? ReduceScatterOverRanks(parts, matrix.line, matrix.site)
@@ -213,7 +216,10 @@ Tensor GatheredParts::ForBackward() {
 Tensor LinearOfParts(const Tensor& x, const std::shared_ptr<GatheredParts>& parts,
                      const MatrixParts& matrix, const Tensor& bias) {
   const bool has_parts = parts != nullptr || matrix.line.is_shared();
-  if (!has_parts || !at::GradMode::is_enabled()) {
+  if (!has_parts) {
+    return at::linear(x, matrix.is_in_out ? matrix.weight.t() : matrix.weight, bias);
+  }
+  if (!at::GradMode::is_enabled()) {
     return PartsOfMatrix(matrix.weight, matrix).Linear(x, bias);
   }
   MatrixParts rest = matrix;

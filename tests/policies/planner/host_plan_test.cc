@@ -182,7 +182,8 @@ class HostTimesTest : public ::testing::Test {
     times_.ready[static_cast<int>(HostEvent::kUpdate)].resize(trace_.ranges.size());
   }
   Simulation Play() {
-    Playback playback(trace_, plan_, kSlowCosts, FetchChoice::kInOrder, /*with_events=*/true);
+    Playback playback(trace_, plan_, kSlowCosts, FetchChoice::kInOrder,
+                      PlaybackNotes::kHostUsesAndEvents);
     playback.set_host_times(&times_);
     Simulation played = playback.PlayToSteadyState();
     accesses_ = playback.host_accesses();
