@@ -240,9 +240,11 @@ TEST_P(TracedStepTest, TheFirstStepFollowsAPlanOfIt) {
   ASSERT_OK(Record(spec, round, device_bytes, &foretold.trace).status());
   EXPECT_EQ(session_->stats().phases.rounds, 1);
   // What products by tiles take is foretold at its most: one step of all leaves its plan there.
-  const bool is_by_tiles = round.element != ElementType::kFp32 &&
-                           at::cpu::get_cpu_capabilities()["amx_tile"].toBool();
-  if (!is_by_tiles) EXPECT_EQ(session_->stats().phases.planned_rounds, 1);
+  const bool is_by_tiles =
+      round.element != ElementType::kFp32 && at::cpu::get_cpu_capabilities()["amx_tile"].toBool();
+  if (!is_by_tiles) {
+    EXPECT_EQ(session_->stats().phases.planned_rounds, 1);
+  }
 }
 
 // Blocks that are equal are run a few times, and repeated.
