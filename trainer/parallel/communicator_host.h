@@ -5,11 +5,12 @@
 //        receive. But one that was issued behind a collective is not begun before it.
 // Sums:  a reduce-scatter is an all-to-all and a fold in each rank. An all-reduce is that and an
 //        all-gather. Both go by slices of 4 MiB, through up to 12 MiB of memory that stays.
-// Waiting: the thread sleeps until it is rung: by this process, or by a rank of this machine that
-//        has begun its part or has done it. It looks by itself after an eighth of the time that it
-//        has waited, and at least each half a millisecond, because ranks of other machines ring
-//        nobody, and neither does progress within a transfer. So a rank that waits leaves its
-//        processor to others.
+// Waiting: the thread sleeps until its bell rings. This process rings it for each operation that it
+//        issues, and a rank of this machine rings it when that rank begins or finishes its part of
+//        a transfer. Ranks of other machines ring no bell, and neither does progress within a
+//        transfer. So the thread also tests its transfers after an eighth of the time that it has
+//        waited, and at least every half a millisecond. A rank that waits leaves its processor to
+//        others.
 // Failures: nothing of what is under way is touched any more, and neither is the transport: its end
 //        would wait for ranks that wait for this one.
 #pragma once

@@ -46,9 +46,9 @@ class RankTransport {
   virtual BegunTransfer Receive(const RankGroup& group, std::byte* bytes, int64_t size_bytes,
                                 int64_t from_place, int64_t tag) = 0;
 
-  // The owner sleeps by it between looks at transfers, and any thread may ring it for the owner. It
-  // is rung for other ranks, too, where a transport can tell that they have begun their part of a
-  // transfer or have done it; else the owner has to look by itself.
+  // Returns the bell by which the owner sleeps between two tests of its transfers. Any thread may
+  // ring it for the owner. A transport may ring it when another rank begins or finishes its part of
+  // a transfer. The default transport does not, so the owner tests its transfers again and again.
   virtual RankBell& bell() { return bell_; }
 
  private:
