@@ -141,8 +141,6 @@ class StepRecorder {
   // Whether products in 16 bits may pack a matrix anew, for the processor's tiles.
   const bool packs_matrices_;
   const int64_t copied_bytes_;
-  // Of the last operator: what it needs with what its products pack anew.
-  int64_t packed_peak_bytes_ = 0;
   int64_t leaving_bytes_ = 0;
   MetaMemory memory_;
 };
@@ -237,19 +235,17 @@ void StepRecorder::End(const at::RecordFunction& function) {
   for (size_t i = frame.first_pin; i < pins_.size(); ++i) --pins_[i]->pins;
   pins_.resize(frame.first_pin);
   if (frame.is_operator) {
-    out_.needs.back().pinned_bytes = std::max(packed_peak_bytes_, memory_.needed_peak_bytes());
+    out_.needs.back().pinned_bytes = memory_.needed_peak_bytes();
   }
 }
 
 void StepRecorder::Charge(const KernelWork& work) {
   if (out_.trace.operators.empty()) return;  // Belongs to the round before.
   if (round_.on_cpu && round_.counts_kernels && work.sum_bytes > 0) {
-    memory_.Add(work.sum_bytes + copied_bytes_);
-    if (packs_matrices_) {
-      packed_peak_bytes_ =
-          std::max(packed_peak_bytes_, memory_.live_bytes() - leaving_bytes_ + work.packed_bytes);
-    }
-    memory_.Add(-(work.sum_bytes + copied_bytes_));
+    const int64_t scratch_bytes =
+        work.sum_bytes + copied_bytes_ + (packs_matrices_ ? work.packed_bytes : 0);
+    memory_.Add(scratch_bytes);
+    memory_.Add(-scratch_bytes);
   }
   const double seconds =
       std::max(work.flops / rate_.flops_per_second, work.bytes / rate_.memory_bytes_per_second);
@@ -291,7 +287,6 @@ void StepRecorder::BeginOperator(std::string name, absl::Span<const TensorUse> u
   CloseInterval();
   if (!round_.on_cpu) LetGo(out_.trace.num_positions() - kIntervalsOfGradient);
   memory_.ResetPeaks();
-  packed_peak_bytes_ = 0;
   out_.trace.operators.push_back({.first_use = static_cast<int32_t>(out_.trace.uses.size()),
                                   .num_uses = static_cast<int32_t>(uses.size())});
   out_.trace.uses.insert(out_.trace.uses.end(), uses.begin(), uses.end());

@@ -182,10 +182,9 @@ TEST_P(TracedStepTest, ForetellsWhatTheStepDoes) {
   ASSERT_EQ(trace.num_positions(), recorded.num_positions());
   EXPECT_EQ(trace.gradient_outs, recorded.gradient_outs);
   EXPECT_EQ(trace.updated, recorded.updated);
-  // What products in bf16 take beside their results is known where they are done in fp32. Else
-  // oneDNN takes a part of what is foretold, and that only for some shapes: it chooses among its
-  // kernels by the processor's tiles, vectors and caches. Of two processors with tiles one took all
-  // that is foretold, and the other in some products less.
+  // What products in bf16 take beside their results is known where they are done in fp32. Other
+  // processors take a part of what is foretold, and that only for some shapes: oneDNN chooses among
+  // its kernels by tiles, vectors and caches.
   const auto has = [](const char* name) { return at::cpu::get_cpu_capabilities()[name].toBool(); };
   const bool in_fp32 = round.element == ElementType::kFp32;
   const bool is_bound = !in_fp32 && has("avx512_bf16");
@@ -239,12 +238,7 @@ TEST_P(TracedStepTest, TheFirstStepFollowsAPlanOfIt) {
       kMiB / 2;
   ASSERT_OK(Record(spec, round, device_bytes, &foretold.trace).status());
   EXPECT_EQ(session_->stats().phases.rounds, 1);
-  // What products by tiles take is foretold at its most: one step of all leaves its plan there.
-  const bool is_by_tiles =
-      round.element != ElementType::kFp32 && at::cpu::get_cpu_capabilities()["amx_tile"].toBool();
-  if (!is_by_tiles) {
-    EXPECT_EQ(session_->stats().phases.planned_rounds, 1);
-  }
+  EXPECT_EQ(session_->stats().phases.planned_rounds, 1);
 }
 
 // Blocks that are equal are run a few times, and repeated.
