@@ -141,7 +141,6 @@ class StepRecorder {
   // Whether products in 16 bits may pack a matrix anew, for the processor's tiles.
   const bool packs_matrices_;
   const int64_t copied_bytes_;
-  int64_t leaving_bytes_ = 0;
   MetaMemory memory_;
 };
 
@@ -268,9 +267,7 @@ void StepRecorder::TakeGradient(int32_t tensor) {
   managed_[in_chunk.storage().unsafeGetStorageImpl()] = {
       {tensor, ChunkKind::kGrad, /*written=*/false}};
   parameter.mutable_grad() = std::move(in_chunk);
-  const auto bytes = static_cast<int64_t>(gradient.nbytes());
-  memory_.SetAside(bytes);
-  leaving_bytes_ += bytes;
+  memory_.SetAside(static_cast<int64_t>(gradient.nbytes()));
   leaving_.push_back({position(), std::move(gradient)});
 }
 
@@ -279,7 +276,6 @@ void StepRecorder::LetGo(int32_t position) {
     const auto bytes = static_cast<int64_t>(leaving_.front().gradient.nbytes());
     leaving_.pop_front();
     memory_.SetAside(-bytes);
-    leaving_bytes_ -= bytes;
   }
 }
 
