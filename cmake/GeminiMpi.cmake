@@ -22,9 +22,10 @@ endif()
 
 function(gemini_ranks_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "NUM_RANKS;TARGET" "BELOW")
-  # More ranks than processors are the rule here: a rank that waits leaves its own to others.
+  # More ranks than processors are the rule here: a rank that waits leaves its own to others. Without "pml ob1" Open
+  # MPI looks for InfiniBand adapters for 0.2 s.
   add_test(NAME ${name}
-           COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none --mca mpi_yield_when_idle 1
+           COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1
                    -n ${arg_NUM_RANKS} ${arg_BELOW} $<TARGET_FILE:${arg_TARGET}>)
   set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2
     ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
