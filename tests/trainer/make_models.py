@@ -3,7 +3,7 @@
 """Makes the small Hugging Face checkpoints and tokens that the tests of gemini-train share.
 
 make_models.py DIRECTORY: writes a folder for each name in configs() by transformers, the same with three
-layers in DIRECTORY/three_layers, tokens.npy and eval.npy.
+layers in DIRECTORY/three_layers, and tokens.
 """
 import pathlib
 import sys
@@ -13,6 +13,7 @@ import torch
 import transformers
 
 VOCABULARY = 512
+ODD_VOCABULARY = 301
 POSITIONS = 64
 
 
@@ -59,6 +60,13 @@ def configs():
         vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1, resid_pdrop=0.1,
         pad_token_id=1)
+    # Rows that divide by no number of ranks.
+    yield "odd_rows", transformers.LlamaConfig(
+        vocab_size=ODD_VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=64, intermediate_size=256,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1)
+    yield "odd_rows_tied", transformers.GPT2Config(
+        vocab_size=ODD_VOCABULARY, n_positions=POSITIONS, n_embd=64, n_layer=4, n_head=4, bos_token_id=0,
+        eos_token_id=0)
 
 
 def with_layers(config, count):
@@ -79,13 +87,13 @@ def save(config, directory):
     model.save_pretrained(directory)
 
 
-def tokens(count, seed):
+def tokens(count, seed, vocabulary=VOCABULARY):
     """A noisy walk over the vocabulary, so that there is something to learn."""
     random = numpy.random.default_rng(seed)
     steps = random.integers(1, 4, count)
     jumps = random.random(count) < 0.05
-    steps[jumps] = random.integers(0, VOCABULARY, int(jumps.sum()))
-    return (numpy.cumsum(steps) % (VOCABULARY - 8) + 8).astype(numpy.uint16)  # Never a special token.
+    steps[jumps] = random.integers(0, vocabulary, int(jumps.sum()))
+    return (numpy.cumsum(steps) % (vocabulary - 8) + 8).astype(numpy.uint16)  # Never a special token.
 
 
 def make_crowded(root):
@@ -112,6 +120,8 @@ def main(directory):
     numpy.save(root / "tokens.npy", tokens(20_000, seed=2))
     numpy.save(root / "eval.npy", tokens(1_000, seed=3).astype(numpy.uint32))
     numpy.save(root / "eval_short.npy", tokens(300, seed=3))
+    numpy.save(root / "odd_tokens.npy", tokens(20_000, seed=2, vocabulary=ODD_VOCABULARY))
+    numpy.save(root / "odd_eval.npy", tokens(300, seed=3, vocabulary=ODD_VOCABULARY))
 
 
 if __name__ == "__main__":

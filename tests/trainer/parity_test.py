@@ -10,7 +10,6 @@ Placements are also drawn at random. GEMINI_PARITY_SEED repeats those of the run
 """
 import os
 import random
-import re
 import unittest
 
 import train_program
@@ -240,32 +239,14 @@ class ParityTest(train_program.TrainTest):
               "by block", flush=True)
         self.assertLess(moved[1], 0.75 * moved[0])
 
-    def named_bytes(self, refused):
-        """How much DEVICE a run was refused for."""
-        self.assertIn("raise --device-memory", refused.stderr)
-        return int(re.search(r"\((\d+) bytes\) together", refused.stderr)[1])
-
     def floor(self, **keys):
         """The least DEVICE that these keys run in, as the program foretells it."""
         return self.named_bytes(train_program.run(output=self.directory / "refused", **keys, device_memory=CHUNK))
 
     def random_placement(self, name, draw, keys):
         """Where things lie and how they move, in any way that holds the model."""
-        placement = {"chunk_size": draw.randrange(16, 65) * 4 * KIB, "recompute": draw.random() < 0.5,
-                     "policy": draw.choice(("auto", "static", "cpu", "cuda", "online"))}
-        if placement["policy"] == "static":
-            placement["param_fraction"] = draw.random()
-            placement["optimizer_fraction"] = draw.random()
-        if draw.random() < 0.7:
-            store = self.directory / name
-            store.mkdir()
-            placement["nvme"] = [f"{store}:256MiB"]
-            if draw.random() < 0.3:
-                placement["optimizer_tier"] = "nvme"
-            else:  # The chunks of an update and of copies under way beside a part of the model, or all of it.
-                placement["host_memory"] = (28 * placement["chunk_size"]
-                                            + int(self.parameter_bytes(keys) * draw.uniform(1, 7)))
-        placement = {key: value for key, value in placement.items() if value is not False}
+        placement = self.random_tiers(name, draw, range(64 * KIB, 260 * KIB, 4 * KIB),
+                                      self.parameter_bytes(keys))
         floor = self.floor(**keys, **placement)
         # Near the floor more often than where everything stays on DEVICE.
         room = int(self.parameter_bytes(keys) * 4 * draw.random() ** 2) + (floor // 2 if self.has_experts() else 0)

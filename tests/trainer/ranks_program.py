@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -136,6 +137,31 @@ class RanksTestCase(train_program.TrainTest):
         self.assertEqual(process.returncode, 75, errors)
         self.assertEqual(len(self.said(errors)), 1, errors)
         self.assertRegex(self.said(errors)[0], f"rank {failing}: step [0-9]+: .*tokens.npy")
+
+    def check_a_rank_that_dies(self, process, name, rank):
+        """Kills it behind some steps: the others end, and at most one of them says why."""
+        self.wait_for_steps(process, name, 3)
+        ranks = self.children(process)
+        os.kill(ranks[rank], signal.SIGKILL)
+        _, errors = process.communicate(timeout=10)
+        self.assertIn(process.returncode, (75, 128 + signal.SIGKILL), errors)
+        self.assertLessEqual(len(self.said(errors)), 1, errors)
+        self.wait_until_gone(ranks)
+
+    def check_a_rank_that_stops(self, num_ranks, stopped, **keys):
+        """The others end behind the time for a collective, and one of them says who stopped."""
+        name = f"stopped_{stopped}"
+        process = self.started(num_ranks, name, steps=100000, eval_every=0, collective_timeout=5, **keys)
+        self.wait_for_steps(process, name, 3)
+        ranks = self.children(process)
+        os.kill(ranks[stopped], signal.SIGSTOP)
+        start = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, errors)
+        self.assertLess(time.monotonic() - start, 5 + 10)
+        self.assertEqual(len(self.said(errors)), 1, errors)
+        self.assertRegex(self.said(errors)[0], f"rank {stopped} has not|waits for rank {stopped} ")
+        self.wait_until_gone(ranks)
 
     def children(self, process):
         """The ranks' process ids, by rank."""

@@ -274,17 +274,7 @@ class RanksTest(RanksTestCase):
 
     def test_a_rank_that_stops_is_named(self):
         for stopped in (0, 1):
-            name = f"stopped_{stopped}"
-            process = self.started(3, name, steps=100000, collective_timeout=5, gather_ahead=stopped)
-            self.wait_for_steps(process, name, 3)
-            ranks = self.children(process)
-            os.kill(ranks[stopped], signal.SIGSTOP)
-            start = time.monotonic()
-            _, errors = process.communicate(timeout=60)
-            self.assertEqual(process.returncode, 75, errors)
-            self.assertLess(time.monotonic() - start, 5 + 10)
-            self.assertEqual(len(self.said(errors)), 1, errors)
-            self.assertRegex(self.said(errors)[0], f"rank {stopped} has not|waits for rank {stopped} ")
+            self.check_a_rank_that_stops(3, stopped, gather_ahead=stopped)
 
     def test_a_rank_that_fails_alone_ends_all_with_one_message(self):
         self.check_a_rank_that_fails_alone(2, 1)

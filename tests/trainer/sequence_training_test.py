@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train by mpirun, where ranks share sequences by Ulysses or in a ring: they train as one process does, wherever
 their parts lie, and go on from each other's checkpoints."""
-import os
-import signal
 import unittest
 
 from ranks_program import TIED, SharingRanksTestCase
@@ -60,18 +58,7 @@ class SequenceRanksTest(SharingRanksTestCase):
             ("alone", 1, {"sequence_parallel": "none", "accumulate": 2})])
 
     def test_a_rank_that_stops_in_a_ring_is_named(self):
-        keys = {"steps": 100000, "eval_every": 0, "collective_timeout": 5, "sequence_parallel": "ring"}
-        process = self.started(2, "stopped", **keys)
-        self.wait_for_steps(process, "stopped", 3)
-        ranks = self.children(process)
-        os.kill(ranks[1], signal.SIGSTOP)
-        try:
-            _, errors = process.communicate(timeout=20)
-        finally:
-            os.kill(ranks[1], signal.SIGKILL)
-        self.assertNotEqual(process.returncode, 0)
-        self.assertIn("rank 1", errors)
-        self.wait_until_gone(ranks)
+        self.check_a_rank_that_stops(2, 1, sequence_parallel="ring")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train by mpirun, where ranks share each layer on a square, on several squares or in a cube: they train as one
 process does, wherever their parts lie, and go on from each other's checkpoints."""
-import os
-import signal
 import unittest
 
 from ranks_program import TIED, SharingRanksTestCase
+from train_program import Daemon
 
 SQUARE = {"tensor": "2d", "tensor_size": 4}
 SQUARES = {"tensor": "2.5d", "tensor_size": 8, "tensor_depth": 2}
@@ -83,13 +82,11 @@ class TensorGridRanksTest(SharingRanksTestCase):
         self.ranks(8, "runs", device_memory=known * 21 // 20, **keys)
 
     def test_a_rank_of_eight_that_dies_ends_all(self):
-        process = self.started(8, "killed", **SQUARES, steps=100000, batch=4, eval_every=0)
-        self.wait_for_steps(process, "killed", 2)
-        ranks = self.children(process)
-        os.kill(ranks[5], signal.SIGKILL)
-        process.communicate(timeout=20)
-        self.assertNotEqual(process.returncode, 0)
-        self.wait_until_gone(ranks)
+        with Daemon(self.directory, "128MiB", "512MiB", "64MiB") as daemon:
+            process = self.started(8, "killed", **SQUARES, steps=100000, batch=4, eval_every=0, daemon=daemon.socket,
+                                   device_memory="8MiB", host_memory="32MiB")
+            self.check_a_rank_that_dies(process, "killed", 5)
+            self.wait_until_free(daemon)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train by mpirun, where ranks share each layer: they train as one process does, wherever their parts lie, and go
 on from each other's checkpoints."""
-import os
-import signal
 import unittest
 
 from ranks_program import TIED, TIMEOUT_S, SharingRanksTestCase, run_ranks
@@ -127,11 +125,7 @@ class TensorRanksTest(SharingRanksTestCase):
         through = self.started(4, "through", **keys)
         process = self.started(4, "killed", **keys)
         self.wait_for_steps(process, "killed", 12)
-        ranks = self.children(process)
-        os.kill(ranks[3], signal.SIGKILL)
-        process.communicate(timeout=20)
-        self.assertNotEqual(process.returncode, 0)
-        self.wait_until_gone(ranks)
+        self.check_a_rank_that_dies(process, "killed", 3)
         result = run_ranks(4, output=self.directory / "killed", resume=True)
         self.assertEqual(result.returncode, 0, result.stderr)
         _, errors = through.communicate(timeout=TIMEOUT_S)

@@ -6,6 +6,7 @@ The environment names the binaries (GEMINI_BIN) and the checkpoints of make_mode
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -86,6 +87,30 @@ class TrainTest(unittest.TestCase):
         result = run(output=output, **keys)
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
         return output
+
+    def named_bytes(self, refused):
+        """How much DEVICE a run was refused for."""
+        self.assertIn("raise --device-memory", refused.stderr)
+        return int(re.search(r"\((\d+) bytes\) together", refused.stderr)[1])
+
+    def random_tiers(self, name, draw, chunks, bytes_of_parameters):
+        """Where a process that has so many parameters may keep them and how they move, but for its DEVICE."""
+        placement = {"chunk_size": draw.choice(chunks),
+                     "recompute": draw.random() < 0.5,
+                     "policy": draw.choice(("auto", "static", "cpu", "cuda", "online"))}
+        if placement["policy"] == "static":
+            placement["param_fraction"] = draw.random()
+            placement["optimizer_fraction"] = draw.random()
+        if draw.random() < 0.7:
+            store = self.directory / name
+            store.mkdir()
+            placement["nvme"] = [f"{store}:256MiB"]
+            if draw.random() < 0.3:
+                placement["optimizer_tier"] = "nvme"
+            else:  # The chunks of an update and of copies under way beside a part of the model, or all of it.
+                placement["host_memory"] = (28 * placement["chunk_size"]
+                                            + int(bytes_of_parameters * draw.uniform(1, 7)))
+        return {key: value for key, value in placement.items() if value is not False}
 
     def assert_same_file(self, one, other):
         """Byte equality; names the first tensors that differ."""
