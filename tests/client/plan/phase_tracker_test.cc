@@ -349,7 +349,7 @@ TEST_F(PhaseTrackerTest, APinnedChunkThatShouldLeaveEndsThePlan) {
 // Contents, budgets and ends: whatever happens to a plan.
 TEST_F(PhaseTrackerTest, PlacementInvariance) {
   int64_t planned = 0, left = 0, on_device = 0, late = 0;
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     job_.reset();
