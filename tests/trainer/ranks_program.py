@@ -84,7 +84,14 @@ class RanksTestCase(train_program.TrainTest):
                                    stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.stdout.close)
+        self.addCleanup(self.end, process)
         return process
+
+    def end(self, process):
+        """Ends what a failed case left running: mpirun ends its ranks, stopped ones too."""
+        if process.poll() is None:
+            process.terminate()
+            process.wait(timeout=30)
 
     def wait_for_steps(self, process, name, count):
         path = self.directory / name / "metrics.jsonl"
