@@ -109,11 +109,12 @@ class TensorRanksTest(SharingRanksTestCase):
 
     def test_what_does_not_divide_is_refused(self):
         self.all_refused(2, [(num_ranks, text, self.keys(**keys)) for num_ranks, text, keys in (
-            (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),
+            (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2: start 2 or 4 ranks", SHARED),
             (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
             (3, "its attention heads, 4, do not divide by 3: use --tensor-size 2 or 4", {"tensor": "1d"}),
             (2, "--sequence-parallel megatron is of --tensor 1d", {"sequence_parallel": "megatron"}),
-            (6, "--tensor-size: 2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
+            (6, "--tensor-size of --tensor 2d: 2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
+            (4, "2d takes q^2 ranks, which 8 are not: use 4 or 9", {"tensor": "2d", "tensor_size": 8}),
             (4, "--sequence 28 does not divide by 8, two parts a rank: use 24 or 32",
              {"sequence_parallel": "ring", "sequence": 28}),
             (3, "the attention heads, 4, do not divide by 3: use --sequence-size 2 or 4",

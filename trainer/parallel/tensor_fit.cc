@@ -68,12 +68,15 @@ absl::Status CheckTensorGrid(const ModelSpec& spec, const policies::TensorGrid& 
   const absl::string_view name = policies::TensorModeName(mode);
   if (spec.experts.has_value()) {
     return absl::UnimplementedError(
-        absl::StrCat("--tensor ", name, " of a model with experts: use --tensor 1d"));
+        absl::StrCat("--tensor ", name, " of a model with ", spec.experts->count,
+                     " experts (num_experts or num_local_experts in its config.json): use --tensor "
+                     "1d"));
   }
   if (spec.has_projections()) {
     return absl::UnimplementedError(
         absl::StrCat("--tensor ", name, " of a model whose embedding of width ",
-                     spec.embedding_width, " is projected to ", spec.width, ": use --tensor 1d"));
+                     spec.embedding_width, " (word_embed_proj_dim in its config.json) is projected "
+                     "to ", spec.width, ": use --tensor 1d"));
   }
   const int64_t q = grid.size(TensorAxis::kJ), depth = grid.num_ranks() / (q * q);
   const absl::Status divides = CheckParts(

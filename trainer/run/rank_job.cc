@@ -99,16 +99,18 @@ absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) 
   const int64_t tensor = config.tensor_ranks(num_ranks);
   GEMINI_ASSIGN_OR_RETURN(const policies::MeshOrder order,
                           policies::ParseMeshOrder(config.rank_order));
-  const absl::StatusOr<policies::Mesh> mesh = policies::Mesh::Make(
-      num_ranks, {.sequence = config.sequence_ranks(num_ranks), .tensor = tensor}, order);
-  if (!mesh.ok()) return OfKeys("--tensor-size, --sequence-size", mesh.status());
   TensorMode mode = TensorMode::k1d;  // Of one rank as well, which shares no layer.
   for (const TensorMode one : {TensorMode::k2d, TensorMode::k2Point5d, TensorMode::k3d}) {
     if (config.tensor == policies::TensorModeName(one)) mode = one;
   }
   const absl::StatusOr<policies::TensorGrid> grid =
       policies::TensorGrid::Make(mode, tensor, config.tensor_depth);
-  if (!grid.ok()) return OfKeys("--tensor-size", grid.status());
+  if (!grid.ok()) {
+    return OfKeys(absl::StrCat("--tensor-size of --tensor ", config.tensor), grid.status());
+  }
+  const absl::StatusOr<policies::Mesh> mesh = policies::Mesh::Make(
+      num_ranks, {.sequence = config.sequence_ranks(num_ranks), .tensor = tensor}, order);
+  if (!mesh.ok()) return OfKeys("--tensor-size, --sequence-size", mesh.status());
   SequenceLayout sequence;
   for (const SequenceSharing one :
        {SequenceSharing::kMegatron, SequenceSharing::kUlysses, SequenceSharing::kRing}) {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that share sequences send what the formulas say, at each site, in forward, in backward and
 // in a forward that is run again.
-#include <map>
-#include <memory>
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "policies/mesh/tensor_costs.h"
-#include "tests/status_matchers.h"
-#include "tests/trainer/parallel/thread_ranks.h"
+#include "tests/trainer/parallel/sent_bytes.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/parallel/model_of_ranks.h"
 
 namespace gemini::trainer {
 namespace {
@@ -25,9 +23,6 @@ constexpr char kLlama[] =
         "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
         "intermediate_size":256})";
 
-// What one rank sends among those that share sequences, by site.
-using Sent = std::map<std::string, int64_t>;
-
 struct Case {
   const char* name;
   const char* json;
@@ -37,53 +32,43 @@ struct Case {
   int64_t num_tensor = 1;  // That share layers in 1d, each of them with so many of sequences.
   int64_t tokens = 16;
   torch::ScalarType type = torch::kFloat32;
+  int64_t num_data = 1;
+  UnitDivision division = UnitDivision::kReplicas;
 };
 
-Sent SentIn(const Case& c) {
-  const ModelSpec spec = ParseHfConfig(c.json, "config")->spec;
-  const int64_t all_ranks = c.num_ranks * c.num_tensor;
+std::vector<SentInStep> StepsOf(const Case& c) {
   const RankLayout layout(
-      *policies::Mesh::Make(all_ranks, {.sequence = c.num_ranks, .tensor = c.num_tensor}),
+      *policies::Mesh::Make(c.num_ranks * c.num_tensor * c.num_data,
+                            {.sequence = c.num_ranks, .tensor = c.num_tensor}),
       *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_tensor), c.sequence);
-  Sent of_first;
-  RunThreadRanks(all_ranks, [&](Communicator& me) {
-    ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
-        MakeModelOfRank(spec, c.type, me, layout,
-                        {.division = UnitDivision::kReplicas, .block_elements = 1024}));
-    model->set_recompute(c.recompute);
-    const torch::Tensor tokens = torch::randint(0, 301, {kSequences, c.tokens}, torch::kInt64);
-    model->Losses(tokens, LossFactors()).Backward(LossFactors());
-    if (me.rank() != 0) return;
-    for (const SentBytes& one : me.sent()) {
-      if (one.group == "sequence") of_first[one.site] += one.bytes;
-    }
-  });
-  return of_first;
+  return RunStep({ParseHfConfig(c.json, "config")->spec, layout, kSequences, c.tokens, c.division,
+                  c.recompute, c.type});
 }
 
-// In bytes, by the costs of the heads of this rank's tensor line.
-Sent Expected(const Case& c) {
+// What passes between ranks that share sequences, by the costs of the heads of one tensor line.
+Sent BytesOfSequences(const Case& c) {
   const int64_t ranks = c.num_ranks;
-  const int64_t bytes = kBlocks * torch::elementSize(c.type);
+  const int64_t bytes = kBlocks * static_cast<int64_t>(torch::elementSize(c.type));
   const double tokens = static_cast<double>(kSequences * c.tokens);
   const double width = static_cast<double>(kWidth / c.num_tensor);
   int64_t key_heads = c.json == kLlama ? 2 / c.num_tensor : 4 / c.num_tensor;
   const int64_t forwards = c.recompute ? 2 : 1;
-  Sent sent = {{"loss", 2 * (ranks - 1) * 4}};
+  Sent sent;
+  sent[{kAllReduce, "sequence", "loss"}] = SumBytes(1, ranks);
   if (c.sequence.sharing == SequenceSharing::kUlysses) {
     // Where there are fewer heads of keys than ranks, each is sent to several.
     key_heads = std::max(key_heads, ranks);
     const policies::UlyssesCosts costs = policies::UlyssesBlockCosts(
         ranks, tokens, width, static_cast<double>(key_heads * kHeadSize), forwards);
-    sent["tokens of heads"] = static_cast<int64_t>(costs.in) * bytes;
-    sent["heads of tokens"] = static_cast<int64_t>(costs.out) * bytes;
+    sent[{kAllToAll, "sequence", "tokens of heads"}] = static_cast<int64_t>(costs.in) * bytes;
+    sent[{kAllToAll, "sequence", "heads of tokens"}] = static_cast<int64_t>(costs.out) * bytes;
     return sent;
   }
   const policies::RingCosts costs =
       policies::RingBlockCosts(ranks, tokens, static_cast<double>(key_heads * kHeadSize), forwards);
-  sent["ring keys"] = static_cast<int64_t>(costs.keys) * bytes;
-  sent["ring gradients"] = kBlocks * static_cast<int64_t>(costs.gradients) * 4;  // Of fp32.
+  sent[{kShift, "sequence", "ring keys"}] = static_cast<int64_t>(costs.keys) * bytes;
+  sent[{kShift, "sequence", "ring gradients"}] =
+      kBlocks * static_cast<int64_t>(costs.gradients) * 4;  // Of fp32.
   return sent;
 }
 
@@ -101,13 +86,24 @@ const Case kCases[] = {{"ulysses_2", kGpt2, kUlysses, 2},
                        {"zigzag_4", kGpt2, kZigzag, 4},
                        {"zigzag_4_llama", kLlama, kZigzag, 4},
                        {"zigzag_2_of_1d", kLlama, kZigzag, 2, true, 2},
-                       {"zigzag_2_bf16", kLlama, kZigzag, 2, false, 1, 16, torch::kBFloat16}};
+                       {"zigzag_2_bf16", kLlama, kZigzag, 2, false, 1, 16, torch::kBFloat16},
+                       {"zigzag_4_by_data_2", kGpt2, kZigzag, 4, false, 1, 16, torch::kFloat32, 2},
+                       {"ring_4_by_data_2_recomputed_in_shards", kLlama, kRing, 4, true, 1, 16,
+                        torch::kFloat32, 2, UnitDivision::kShards},
+                       {"ulysses_2_by_data_2_in_shards", kGpt2, kUlysses, 2, false, 1, 16,
+                        torch::kFloat32, 2, UnitDivision::kShards}};
 
 class SequenceBytesTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SequenceBytesTest, AStepSendsWhatTheFormulasSay) {
-  torch::set_num_threads(1);
-  EXPECT_EQ(SentIn(GetParam()), Expected(GetParam()));
+  for (const SentInStep& step : StepsOf(GetParam())) {
+    Sent sent = step.sent;
+    // What passes between ranks that share layers is what tensor_bytes_test holds to its formulas.
+    std::erase_if(sent, [](const auto& one) { return std::get<1>(one.first) == "tensor j"; });
+    Sent expected = BytesOfSequences(GetParam());
+    expected.insert(step.of_units.begin(), step.of_units.end());
+    EXPECT_EQ(sent, expected);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, SequenceBytesTest, ::testing::ValuesIn(kCases),
@@ -116,14 +112,15 @@ INSTANTIATE_TEST_SUITE_P(Cases, SequenceBytesTest, ::testing::ValuesIn(kCases),
 // 4 T h / P (P - 1) / P elements in forward: with T as with P, the same but for the last factor. A
 // ring's grow.
 TEST(SequenceScalingTest, UlyssesSendsAsMuchWithLongerSequencesOnMoreRanks) {
-  torch::set_num_threads(1);
   const auto per_step = [](const SequenceLayout& sequence, int64_t ranks) {
     Case c = {"", kGpt2, sequence, ranks};
     c.tokens = 8 * ranks;
-    Sent sent = SentIn(c);
-    sent.erase("loss");
+    const Sent of_first = StepsOf(c).front().sent;
     int64_t bytes = 0;
-    for (const auto& [site, of_site] : sent) bytes += of_site;
+    for (const auto& [key, sent] : of_first) {
+      const auto& [kind, group, site] = key;
+      if (group == "sequence" && site != "loss") bytes += sent;
+    }
     return bytes;
   };
   EXPECT_EQ(per_step(kUlysses, 2) * 2, per_step(kUlysses, 4) * 4 / 3);

@@ -2,20 +2,14 @@
 // Ranks of a square, of several squares or of a cube send what the formulas say, at each site, in
 // forward, in backward and in a forward that is run again. What products send is that of
 // policies/mesh/tensor_costs.h.
-#include <map>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "policies/mesh/tensor_costs.h"
-#include "tests/status_matchers.h"
-#include "tests/trainer/parallel/thread_ranks.h"
-#include "torch/torch.h"
+#include "tests/trainer/parallel/sent_bytes.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/parallel/model_of_ranks.h"
 
 namespace gemini::trainer {
 namespace {
@@ -33,17 +27,8 @@ constexpr char kLlama[] =
         "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
         "intermediate_size":256})";
 
-// What one rank sends, by group and site.
-using Sent = std::map<std::pair<std::string, std::string>, int64_t>;
-
-// Those of a gather, or a sum in parts, of so many elements of all ranks of a ring.
-int64_t PanelBytes(int64_t elements, int64_t ranks) {
-  return elements / ranks * (ranks - 1) * kBytes;
-}
-// Those of a sum.
-int64_t SumBytes(int64_t elements, int64_t ranks) {
-  return 2 * PanelBytes((elements + ranks - 1) / ranks * ranks, ranks);
-}
+// In fp32: those of a gather, or a sum in parts, of so many elements of all ranks of a ring.
+int64_t Panel(int64_t elements, int64_t ranks) { return PanelBytes(elements * kBytes, ranks); }
 
 struct Case {
   const char* name;
@@ -53,6 +38,7 @@ struct Case {
   int64_t depth = 1;
   bool recompute = false;
   UnitDivision division = UnitDivision::kReplicas;
+  int64_t num_data = 1;
   bool is_gpt2() const { return json == kGpt2; }
   int64_t forwards() const { return recompute ? 2 : 1; }
 };
@@ -82,36 +68,50 @@ int64_t VectorsOfWidth(const Case& c) {
 }
 int64_t VectorsBetween(const Case& c) { return c.is_gpt2() ? kBlocks * (3 * kWidth + kInner) : 0; }
 
-void Add(Sent& sent, const char* axis, const char* site, int64_t bytes) {
-  sent[{std::string("tensor ") + axis, site}] += bytes;
+void Add(Sent& sent, const char* kind, const char* axis, const char* site, int64_t bytes) {
+  if (bytes > 0) sent[{kind, std::string("tensor ") + axis, site}] += bytes;
+}
+// Panels of one size, of which some are gathered and others added up in parts.
+void AddPanels(Sent& sent, const char* axis, const char* site, int64_t gathers, int64_t sums,
+               int64_t bytes) {
+  Add(sent, kAllGather, axis, site, gathers * bytes);
+  Add(sent, kReduceScatter, axis, site, sums * bytes);
 }
 
 // A norm's numbers of `tokens` over the axis `width`.
 void AddNorms(Sent& sent, const Case& c, const char* width, int64_t tokens, int64_t q) {
   const int64_t numbers = c.is_gpt2() ? 2 : 1;
-  Add(sent, width, "norm", (2 * kBlocks * c.forwards() + 1) * PanelBytes(numbers * tokens * q, q));
-  Add(sent, width, "norm gradients", (2 * kBlocks + 1) * SumBytes(numbers * tokens, q));
+  Add(sent, kAllGather, width, "norm",
+      (2 * kBlocks * c.forwards() + 1) * Panel(numbers * tokens * q, q));
+  Add(sent, kAllReduce, width, "norm gradients",
+      (2 * kBlocks + 1) * SumBytes(numbers * tokens, q));
 }
 
-// The products of all blocks.
+// The products of all blocks. Inputs and matrices are gathered in each forward and for backward,
+// and their gradients are added up in parts; what comes out is added up, and its gradients
+// gathered.
 void AddProducts(Sent& sent, const Case& c) {
   const policies::TensorGrid grid = *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth);
   const bool in_3d = c.mode == TensorMode::k3d;
+  const int64_t forwards = c.forwards();
   const auto add = [&](const Matrix& matrix, bool leads_out, bool shares_input) {
     const policies::TensorCosts costs =
         policies::ProductCosts(grid,
                                {kSequences * kTokens, static_cast<double>(matrix.in),
                                 static_cast<double>(matrix.out), leads_out},
-                               {.num_forwards = c.forwards()});
-    const auto bytes = [](double elements) {
-      return static_cast<int64_t>(elements) * kBlocks * kBytes;
+                               {.num_forwards = forwards});
+    const auto bytes = [](double elements, int64_t panels) {
+      return static_cast<int64_t>(elements) * kBlocks * kBytes / panels;
     };
-    Add(sent, "i", "matrices", bytes(costs.matrix));
+    AddPanels(sent, "i", "matrices", forwards + 1, 1, bytes(costs.matrix, forwards + 2));
     if (!shares_input) {
-      Add(sent, in_3d && leads_out ? "k" : "j", leads_out ? matrix.site : "shared input",
-          bytes(costs.input));
+      AddPanels(sent, in_3d && leads_out ? "k" : "j", leads_out ? matrix.site : "shared input",
+                forwards + 1, 1, bytes(costs.input, forwards + 2));
     }
-    if (in_3d) Add(sent, leads_out ? "j" : "k", matrix.site, bytes(costs.output));
+    if (in_3d) {
+      AddPanels(sent, leads_out ? "j" : "k", matrix.site, 1, forwards,
+                bytes(costs.output, forwards + 1));
+    }
   };
   absl::string_view before;
   for (const Matrix& matrix : Into(c)) {
@@ -128,14 +128,15 @@ Sent BytesOf2d(const Case& c) {
   Sent sent;
   AddProducts(sent, c);
   AddNorms(sent, c, "j", tokens / q, q);
-  Add(sent, "j", "sums of logits", PanelBytes(2 * tokens / q * q, q));
-  Add(sent, "i", "embedding", 2 * PanelBytes(tokens * kWidth / q, q));
+  Add(sent, kAllGather, "j", "sums of logits", Panel(2 * tokens / q * q, q));
+  AddPanels(sent, "i", "embedding", 1, 1, Panel(tokens * kWidth / q, q));
   // The head's forward computes the gradients, too, so the table is not gathered again.
-  Add(sent, "i", "head", 2 * PanelBytes(vocabulary * kWidth / q, q));
-  Add(sent, "j", "head", 2 * PanelBytes(tokens / q * vocabulary, q));
-  Add(sent, "i", "loss", SumBytes(1, q));
-  if (c.depth > 1) Add(sent, "k", "loss", SumBytes(1, c.depth));
-  Add(sent, "i", "gradients of parts", SumBytes((VectorsOfWidth(c) + VectorsBetween(c)) / q, q));
+  AddPanels(sent, "i", "head", 1, 1, Panel(vocabulary * kWidth / q, q));
+  AddPanels(sent, "j", "head", 1, 1, Panel(tokens / q * vocabulary, q));
+  Add(sent, kAllReduce, "i", "loss", SumBytes(1, q));
+  if (c.depth > 1) Add(sent, kAllReduce, "k", "loss", SumBytes(1, c.depth));
+  Add(sent, kAllReduce, "i", "gradients of parts",
+      SumBytes((VectorsOfWidth(c) + VectorsBetween(c)) / q, q));
   return sent;
 }
 
@@ -147,18 +148,18 @@ Sent BytesOf3d(const Case& c) {
   AddProducts(sent, c);
   AddNorms(sent, c, "k", tokens / (q * q), q);
   for (const char* const axis : {"j", "k"}) {
-    Add(sent, axis, "sums of logits", PanelBytes(2 * tokens / q * q, q));
+    Add(sent, kAllGather, axis, "sums of logits", Panel(2 * tokens / q * q, q));
   }
-  Add(sent, "i", "embedding", 2 * PanelBytes(vocabulary * kWidth / (q * q), q));
-  Add(sent, "j", "embedding", 2 * PanelBytes(tokens * kWidth / (q * q), q));
-  Add(sent, "i", "head", 2 * PanelBytes(vocabulary * kWidth / (q * q), q));
-  Add(sent, "j", "head", 2 * PanelBytes(tokens * kWidth / (q * q), q));
-  Add(sent, "k", "head", 2 * PanelBytes(tokens * vocabulary / (q * q), q));
-  Add(sent, "i", "loss", SumBytes(1, q));
-  Add(sent, "i", "gradients of parts", SumBytes((VectorsOfWidth(c) + VectorsBetween(c)) / q, q));
-  Add(sent, "j", "gradients of parts", SumBytes(VectorsOfWidth(c) / q, q));
-  Add(sent, "k", "gradients of parts", SumBytes(VectorsBetween(c) / q, q));
-  std::erase_if(sent, [](const auto& one) { return one.second == 0; });
+  AddPanels(sent, "i", "embedding", 1, 1, Panel(vocabulary * kWidth / (q * q), q));
+  AddPanels(sent, "j", "embedding", 1, 1, Panel(tokens * kWidth / (q * q), q));
+  AddPanels(sent, "i", "head", 1, 1, Panel(vocabulary * kWidth / (q * q), q));
+  AddPanels(sent, "j", "head", 1, 1, Panel(tokens * kWidth / (q * q), q));
+  AddPanels(sent, "k", "head", 1, 1, Panel(tokens * vocabulary / (q * q), q));
+  Add(sent, kAllReduce, "i", "loss", SumBytes(1, q));
+  Add(sent, kAllReduce, "i", "gradients of parts",
+      SumBytes((VectorsOfWidth(c) + VectorsBetween(c)) / q, q));
+  Add(sent, kAllReduce, "j", "gradients of parts", SumBytes(VectorsOfWidth(c) / q, q));
+  Add(sent, kAllReduce, "k", "gradients of parts", SumBytes(VectorsBetween(c) / q, q));
   return sent;
 }
 
@@ -171,42 +172,27 @@ const Case kCases[] = {
     {"gpt2_2_5d_in_shards", kGpt2, TensorMode::k2Point5d, 8, 2, false, UnitDivision::kShards},
     {"gpt2_3d", kGpt2, TensorMode::k3d, 8},
     {"gpt2_3d_recomputed", kGpt2, TensorMode::k3d, 8, 1, true},
-    {"llama_3d", kLlama, TensorMode::k3d, 8}};
+    {"llama_3d", kLlama, TensorMode::k3d, 8},
+    {"llama_2_5d_of_depth_1", kLlama, TensorMode::k2Point5d, 4},
+    {"gpt2_2d_by_data_2", kGpt2, TensorMode::k2d, 4, 1, false, UnitDivision::kReplicas, 2},
+    {"llama_2d_by_data_2_recomputed_in_shards", kLlama, TensorMode::k2d, 4, 1, true,
+     UnitDivision::kShards, 2}};
 
 class TensorGridBytesTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TensorGridBytesTest, AStepSendsWhatTheFormulasSay) {
-  torch::set_num_threads(1);
   const Case& c = GetParam();
-  const ModelSpec spec = ParseHfConfig(c.json, "config")->spec;
-  const RankLayout layout(*policies::Mesh::Make(c.num_ranks, {.tensor = c.num_ranks}),
-                          *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth));
-  Sent expected = c.mode == TensorMode::k3d ? BytesOf3d(c) : BytesOf2d(c);
-  RunThreadRanks(c.num_ranks, [&](Communicator& me) {
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                         MakeModelOfRank(spec, torch::kFloat32, me, layout,
-                                         {.division = c.division, .block_elements = 1024}));
-    model->set_recompute(c.recompute);
-    const torch::Tensor tokens =
-        torch::randint(0, kVocabulary, {kSequences, kTokens}, torch::kInt64);
-    model->Losses(tokens, LossFactors()).Backward(LossFactors());
-    Sent sent;
-    int64_t gradients = 0;
-    for (const SentBytes& one : me.sent()) {
-      if (one.group.starts_with("tensor") && one.bytes > 0) {
-        sent[{one.group, one.site}] += one.bytes;
-      } else if (one.site.starts_with("gradients of")) {
-        gradients += one.bytes;
-      }
-    }
-    EXPECT_EQ(sent, expected);
-    // Those with the same parts add up their gradients: 2 (in out/q^2)(d - 1)/d elements, or in
-    // shards once that.
-    int64_t elements = 0;
-    for (const auto& unit : model->units()) elements += unit->cut().num_elements();
-    const bool in_shards = c.division == UnitDivision::kShards;
-    EXPECT_EQ(gradients, in_shards ? PanelBytes(elements, c.depth) : SumBytes(elements, c.depth));
-  });
+  const RankLayout layout(
+      *policies::Mesh::Make(c.num_ranks * c.num_data, {.tensor = c.num_ranks}),
+      *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth));
+  // Those with the same parts add up their gradients: 2 (in out/q^2)(d - 1)/d elements, or in
+  // shards once that.
+  for (const SentInStep& step : RunStep({ParseHfConfig(c.json, "config")->spec, layout, kSequences,
+                                         kTokens, c.division, c.recompute})) {
+    Sent expected = c.mode == TensorMode::k3d ? BytesOf3d(c) : BytesOf2d(c);
+    expected.insert(step.of_units.begin(), step.of_units.end());
+    EXPECT_EQ(step.sent, expected);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, TensorGridBytesTest, ::testing::ValuesIn(kCases),
