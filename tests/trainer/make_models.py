@@ -60,13 +60,19 @@ def configs():
         vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1, resid_pdrop=0.1,
         pad_token_id=1)
-    # Rows that divide by no number of ranks.
+
+
+def odd_configs():
+    """Models whose tables have rows that divide by no number of ranks."""
     yield "odd_rows", transformers.LlamaConfig(
         vocab_size=ODD_VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=64, intermediate_size=256,
         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1)
     yield "odd_rows_tied", transformers.GPT2Config(
         vocab_size=ODD_VOCABULARY, n_positions=POSITIONS, n_embd=64, n_layer=4, n_head=4, bos_token_id=0,
         eos_token_id=0)
+    yield "odd_rows_opt", transformers.OPTConfig(
+        vocab_size=ODD_VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=64, ffn_dim=256,
+        num_hidden_layers=4, num_attention_heads=4, word_embed_proj_dim=64, pad_token_id=1)
 
 
 def with_layers(config, count):
@@ -116,6 +122,8 @@ def main(directory):
     for name, config in configs():
         save(config, root / name)
         save(with_layers(config, 3), root / "three_layers" / name)
+    for name, config in odd_configs():
+        save(config, root / name)
     make_crowded(root)
     numpy.save(root / "tokens.npy", tokens(20_000, seed=2))
     numpy.save(root / "eval.npy", tokens(1_000, seed=3).astype(numpy.uint32))
