@@ -119,40 +119,6 @@ absl::Status CheckStepFits(const RunConfig& config, const GatheredLm& model,
   return least.bytes() <= device_bytes ? absl::OkStatus() : DeviceTooSmall(least, device_bytes);
 }
 
-// A tensor that fills chunks shares none of them, so the last one is half empty, and a rank has
-// many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
-// largest chunks with which HOST is about as small as with any.
-absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
-                                         const RankLayout& layout, int64_t rank,
-                                         int64_t available) {
-  constexpr int64_t kLeastChunkBytes = 16 * kKiB;
-  constexpr double kWorthwhile = 1.02;
-  GEMINI_RETURN_IF_ERROR(
-      CheckStepFits(config, model, layout, rank, DeviceMemory(config, available)));
-  std::vector<TensorSpec> tensors;
-  for (const auto& parameter : model.named_parameters()) {
-    const torch::Tensor& tensor = parameter.value();
-    tensors.push_back({parameter.key(), static_cast<int64_t>(tensor.nbytes()),
-                       tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
-  }
-  BoundaryActivations between =
-      BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width);
-  between.size_bytes /= layout.parts_of_hidden();
-  const auto plan_with = [&](int64_t chunk_bytes) {
-    return PlanMemory(config, tensors, between, chunk_bytes, available);
-  };
-  if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
-  std::vector<MemoryPlan> plans;
-  const int64_t most = client::hooks::ChooseChunkBytes(DeviceMemory(config, available), model);
-  for (int64_t bytes = kLeastChunkBytes; bytes <= most; bytes *= 2) {
-    GEMINI_ASSIGN_OR_RETURN(plans.emplace_back(), plan_with(bytes));
-  }
-  const auto host = [](const MemoryPlan& plan) { return plan.bytes[Tier::kHost]; };
-  const auto least = static_cast<double>(host(*std::ranges::min_element(plans, {}, host)));
-  while (static_cast<double>(host(plans.back())) > kWorthwhile * least) plans.pop_back();
-  return plans.back();
-}
-
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
 // warning alone. Before its context.
 void MakeGpuOperatorsRepeatable() {
@@ -295,6 +261,40 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
     return [&session, copy] { client::hooks::AwaitCopy(session, copy); };
   };
   return OpenActivations(plan, manage.space_name, memory);
+}
+
+absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
+                                         const RankLayout& layout, int64_t rank,
+                                         int64_t available) {
+  constexpr int64_t kLeastChunkBytes = 16 * kKiB;
+  constexpr double kWorthwhile = 1.02;
+  GEMINI_RETURN_IF_ERROR(
+      CheckStepFits(config, model, layout, rank, DeviceMemory(config, available)));
+  std::vector<TensorSpec> tensors;
+  for (const auto& parameter : model.named_parameters()) {
+    const torch::Tensor& tensor = parameter.value();
+    tensors.push_back({parameter.key(), static_cast<int64_t>(tensor.nbytes()),
+                       tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
+  }
+  BoundaryActivations between =
+      BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width);
+  between.size_bytes /= layout.parts_of_hidden();
+  const auto plan_with = [&](int64_t chunk_bytes) {
+    return PlanMemory(config, tensors, between, chunk_bytes, available);
+  };
+  if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
+  // A tensor that fills chunks shares none of them, so the last one is half empty, and a rank has
+  // many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
+  // largest chunks with which HOST is about as small as with any.
+  std::vector<MemoryPlan> plans;
+  const int64_t most = client::hooks::ChooseChunkBytes(DeviceMemory(config, available), model);
+  for (int64_t bytes = kLeastChunkBytes; bytes <= most; bytes *= 2) {
+    GEMINI_ASSIGN_OR_RETURN(plans.emplace_back(), plan_with(bytes));
+  }
+  const auto host = [](const MemoryPlan& plan) { return plan.bytes[Tier::kHost]; };
+  const auto least = static_cast<double>(host(*std::ranges::min_element(plans, {}, host)));
+  while (static_cast<double>(host(plans.back())) > kWorthwhile * least) plans.pop_back();
+  return plans.back();
 }
 
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,

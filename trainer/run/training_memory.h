@@ -14,6 +14,7 @@
 #include "server/embedded_server.h"
 #include "trainer/config/run_config.h"
 #include "trainer/families/model_spec.h"
+#include "trainer/forecast/memory_plan.h"
 #include "trainer/models/activation_store.h"
 #include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
@@ -53,7 +54,13 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory);
 
-// The same for this rank's shards of a model, in a space named after the rank. `layout`: of all
+// Returns what `rank` asks of each tier for its shards of a model, which may be without values, in
+// chunks of the size that wastes little. `available`: as OpenShards. RESOURCE_EXHAUSTED: no step
+// runs in DEVICE; the message names the operator and what it needs.
+absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
+                                         const RankLayout& layout, int64_t rank, int64_t available);
+
+// The same as OpenManaged for this rank's shards of a model, in a space named after the rank. `layout`: of all
 // ranks. `available`: this rank's part of the memory that is free. Model and communicator outlive
 // `memory`.
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,

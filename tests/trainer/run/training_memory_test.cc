@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/training_memory.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/parallel/communicator_dry.h"
+#include "trainer/parallel/model_of_ranks.h"
+
+namespace gemini::trainer {
+namespace {
+
+using policies::TensorMode;
+
+// GPT-2 medium: 354 M parameters. Its vocabulary is padded by none of the modes.
+constexpr char kMedium[] =
+    R"({"model_type":"gpt2","vocab_size":50304,"n_positions":128,"n_embd":1024,"n_layer":24,
+        "n_head":16})";
+constexpr int64_t kElements = (int64_t{50304} + 128) * 1024 + 24 * (12 * 1024 + 13) * 1024 + 2048;
+
+struct Sharing {
+  const char* name;
+  TensorMode mode = TensorMode::k1d;
+  int64_t tensor = 1;
+  int64_t depth = 1;
+  int64_t data = 1;
+  UnitDivision division = UnitDivision::kReplicas;
+  int64_t shares = 1;  // A rank has one of so many of the model.
+  const char* precision = "fp32";
+  int64_t bytes = 16;  // A parameter: its value, gradient and two moments; in 16 bits a master, too.
+};
+
+class PlanForShardsTest : public ::testing::TestWithParam<Sharing> {};
+
+TEST_P(PlanForShardsTest, HostIsTheRanksShareOfTheModel) {
+  const Sharing& sharing = GetParam();
+  const int64_t num_ranks = sharing.tensor * sharing.data;
+  const RankLayout layout(*policies::Mesh::Make(num_ranks, {.tensor = sharing.tensor}),
+                          *policies::TensorGrid::Make(sharing.mode, sharing.tensor, sharing.depth));
+  RunConfig config;
+  config.batch = 8;
+  config.sequence = 32;
+  config.precision = sharing.precision;
+  const ModelSpec spec = ParseHfConfig(kMedium, "config")->spec;
+  int64_t most = 0, all = 0;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    CommunicatorDry communicator(rank, num_ranks);
+    ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<GatheredLm> model,
+        MakeModelOfRank(spec, sharing.bytes == 16 ? torch::kFloat32 : torch::kBFloat16,
+                        communicator, layout,
+                        {.division = sharing.division,
+                         .block_elements = ShardBlockElements(MomentFormat::kFp32)}));
+    ASSERT_OK_AND_ASSIGN(
+        const MemoryPlan plan,
+        PlanForShards(config, *model, layout, rank, /*available=*/int64_t{32} << 30));
+    most = std::max(most, plan.bytes[Tier::kHost]);
+    all += plan.bytes[Tier::kHost];
+  }
+  const double share = static_cast<double>(sharing.bytes * kElements) /
+                       static_cast<double>(sharing.shares);
+  RecordProperty("most_of_share", std::to_string(static_cast<double>(most) / share));
+  EXPECT_LE(static_cast<double>(most), 1.03 * share) << static_cast<double>(most) / share;
+  EXPECT_GE(static_cast<double>(all) / static_cast<double>(num_ranks), share);
+}
+
+const Sharing kSharings[] = {
+    {.name = "line_of_2", .tensor = 2, .shares = 2},
+    {.name = "line_of_4", .tensor = 4, .shares = 4},
+    {.name = "line_of_2_bf16", .tensor = 2, .shares = 2, .precision = "bf16", .bytes = 14},
+    {.name = "square", .mode = TensorMode::k2d, .tensor = 4, .shares = 4},
+    {.name = "squares", .mode = TensorMode::k2Point5d, .tensor = 8, .depth = 2, .shares = 4},
+    {.name = "squares_in_shards",
+     .mode = TensorMode::k2Point5d,
+     .tensor = 8,
+     .depth = 2,
+     .division = UnitDivision::kShards,
+     .shares = 8},
+    {.name = "cube", .mode = TensorMode::k3d, .tensor = 8, .shares = 8},
+    {.name = "lines_in_shards",
+     .tensor = 2,
+     .data = 2,
+     .division = UnitDivision::kShards,
+     .shares = 4}};
+
+INSTANTIATE_TEST_SUITE_P(Sharings, PlanForShardsTest, ::testing::ValuesIn(kSharings),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace gemini::trainer
