@@ -34,8 +34,8 @@ static_assert(kArenaBytes / 4 / sizeof(float) % kUpdatePartElements == 0);
 constexpr int64_t kMaxFileBytes = 64 * kMiBBytes;
 // O_DIRECT wants memory, offsets and sizes at multiples of the disk's blocks.
 constexpr int64_t kDiskPieceBytes = kMiBBytes;
-constexpr absl::Duration kCopyTime = absl::Milliseconds(40);
-constexpr absl::Duration kUpdateTime = absl::Milliseconds(40);
+constexpr absl::Duration kCopyTime = absl::Milliseconds(20);
+constexpr absl::Duration kUpdateTime = absl::Milliseconds(20);
 constexpr absl::Duration kDiskTime = absl::Milliseconds(200);  // In all kCalibrationTime.
 
 // Fresh zeroed pages; null when there are none.
