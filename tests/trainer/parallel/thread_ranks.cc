@@ -18,8 +18,14 @@ class MeetingTransfer final : public Transfer {
   MeetingTransfer(ThreadMeetings& meetings, ThreadMeetings::MeetingKey key, const RankGroup& group,
                   ThreadMeetings::Meeting::Member mine, std::byte* to)
       : meetings_(meetings), key_(key), group_(group), mine_(mine), to_(to) {
-    MutexLock lock(meetings_.mutex);
-    meetings_.meetings[key_].members[group_.place] = mine_;
+    bool is_last = false;
+    {
+      MutexLock lock(meetings_.mutex);
+      auto& members = meetings_.meetings[key_].members;
+      members[group_.place] = mine_;
+      is_last = static_cast<int64_t>(members.size()) == group_.size();
+    }
+    if (is_last) meetings_.Ring(group_);
   }
 
   absl::StatusOr<bool> Test() override {
@@ -45,8 +51,12 @@ class MeetingTransfer final : public Transfer {
     }
     Take(members);
     has_taken_ = true;
-    MutexLock lock(meetings_.mutex);
-    ++meetings_.meetings.at(key_).num_done;
+    bool is_last = false;
+    {
+      MutexLock lock(meetings_.mutex);
+      is_last = ++meetings_.meetings.at(key_).num_done == group_.size();
+    }
+    if (is_last) meetings_.Ring(group_);
     return false;
   }
 
@@ -76,11 +86,14 @@ class MeetingTransfer final : public Transfer {
 
 class SendTransfer final : public Transfer {
  public:
-  SendTransfer(ThreadMeetings& meetings, ThreadMeetings::MessageKey key, const std::byte* bytes,
-               int64_t size_bytes)
+  SendTransfer(ThreadMeetings& meetings, ThreadMeetings::MessageKey key, const RankGroup& group,
+               const std::byte* bytes, int64_t size_bytes)
       : meetings_(meetings), key_(key) {
-    MutexLock lock(meetings_.mutex);
-    meetings_.messages[key_] = {.bytes = bytes, .size_bytes = size_bytes};
+    {
+      MutexLock lock(meetings_.mutex);
+      meetings_.messages[key_] = {.bytes = bytes, .size_bytes = size_bytes};
+    }
+    meetings_.Ring(group);
   }
   absl::StatusOr<bool> Test() override {
     MutexLock lock(meetings_.mutex);
@@ -96,33 +109,39 @@ class SendTransfer final : public Transfer {
 
 class ReceiveTransfer final : public Transfer {
  public:
-  ReceiveTransfer(ThreadMeetings& meetings, ThreadMeetings::MessageKey key, std::byte* bytes,
-                  int64_t size_bytes)
-      : meetings_(meetings), key_(key), bytes_(bytes), size_bytes_(size_bytes) {}
+  ReceiveTransfer(ThreadMeetings& meetings, ThreadMeetings::MessageKey key, const RankGroup& group,
+                  std::byte* bytes, int64_t size_bytes)
+      : meetings_(meetings), key_(key), group_(group), bytes_(bytes), size_bytes_(size_bytes) {}
   absl::StatusOr<bool> Test() override {
-    MutexLock lock(meetings_.mutex);
-    const auto found = meetings_.messages.find(key_);
-    if (found == meetings_.messages.end()) return false;
-    found->second.is_taken = true;  // The sender's part is done, whatever it sent.
-    if (found->second.size_bytes != size_bytes_) {
-      return absl::InternalError(absl::StrCat("a message of ", found->second.size_bytes,
-                                              " bytes where ", size_bytes_, " are received"));
+    {
+      MutexLock lock(meetings_.mutex);
+      const auto found = meetings_.messages.find(key_);
+      if (found == meetings_.messages.end()) return false;
+      found->second.is_taken = true;  // The sender's part is done, whatever it sent.
+      if (found->second.size_bytes != size_bytes_) {
+        return absl::InternalError(absl::StrCat("a message of ", found->second.size_bytes,
+                                                " bytes where ", size_bytes_, " are received"));
+      }
+      Copy(bytes_, found->second.bytes, size_bytes_);
     }
-    Copy(bytes_, found->second.bytes, size_bytes_);
+    meetings_.Ring(group_);
     return true;
   }
 
  private:
   ThreadMeetings& meetings_;
   const ThreadMeetings::MessageKey key_;
+  const RankGroup& group_;
   std::byte* const bytes_;
   const int64_t size_bytes_;
 };
 
 class ThreadTransport final : public RankTransport {
  public:
-  explicit ThreadTransport(ThreadMeetings& meetings) : meetings_(meetings) {}
+  ThreadTransport(ThreadMeetings& meetings, int64_t rank)
+      : meetings_(meetings), bell_(meetings.BellOf(rank)) {}
 
+  RankBell& bell() override { return bell_; }
   absl::Status Prepare(const RankGroup&) override { return absl::OkStatus(); }
 
   BegunTransfer AllGather(const RankGroup& group, const std::byte* part, std::byte* all,
@@ -140,12 +159,12 @@ class ThreadTransport final : public RankTransport {
   BegunTransfer Send(const RankGroup& group, const std::byte* bytes, int64_t size_bytes,
                      int64_t to_place, int64_t tag) override {
     return std::make_unique<SendTransfer>(meetings_, NextMessage(group, group.place, to_place, tag),
-                                          bytes, size_bytes);
+                                          group, bytes, size_bytes);
   }
   BegunTransfer Receive(const RankGroup& group, std::byte* bytes, int64_t size_bytes,
                         int64_t from_place, int64_t tag) override {
     return std::make_unique<ReceiveTransfer>(
-        meetings_, NextMessage(group, from_place, group.place, tag), bytes, size_bytes);
+        meetings_, NextMessage(group, from_place, group.place, tag), group, bytes, size_bytes);
   }
 
  private:
@@ -162,14 +181,24 @@ class ThreadTransport final : public RankTransport {
   }
 
   ThreadMeetings& meetings_;
+  RankBell& bell_;
   std::map<int64_t, int64_t> next_;  // By group.
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t> next_message_;
 };
 
 }  // namespace
 
-std::unique_ptr<RankTransport> MakeThreadTransport(ThreadMeetings& meetings) {
-  return std::make_unique<ThreadTransport>(meetings);
+RankBell& ThreadMeetings::BellOf(int64_t rank) {
+  MutexLock lock(bells_mutex_);
+  return bells_[rank];
+}
+
+void ThreadMeetings::Ring(const RankGroup& group) {
+  for (const int64_t rank : group.ranks) BellOf(rank).RingOfOther();
+}
+
+std::unique_ptr<RankTransport> MakeThreadTransport(ThreadMeetings& meetings, int64_t rank) {
+  return std::make_unique<ThreadTransport>(meetings, rank);
 }
 
 }  // namespace gemini::trainer

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
 #include "trainer/parallel/communicator_host.h"
+#include "trainer/parallel/rank_bell.h"
 
 namespace gemini::trainer {
 
@@ -41,12 +42,22 @@ class ThreadMeetings {
   // Group, sender, receiver, tag, and the number of the message among those.
   using MessageKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
 
+  // Returns the bell that a rank sleeps by.
+  RankBell& BellOf(int64_t rank);
+  // Wakes the ranks of a group that wait for others.
+  void Ring(const RankGroup& group);
+
   Mutex mutex;
   std::map<MeetingKey, Meeting> meetings ABSL_GUARDED_BY(mutex);
   std::map<MessageKey, Message> messages ABSL_GUARDED_BY(mutex);
+
+ private:
+  Mutex bells_mutex_;
+  std::map<int64_t, RankBell> bells_ ABSL_GUARDED_BY(bells_mutex_);  // By rank; they stay.
 };
 
-std::unique_ptr<RankTransport> MakeThreadTransport(ThreadMeetings& meetings);
+// `rank` is the owner's.
+std::unique_ptr<RankTransport> MakeThreadTransport(ThreadMeetings& meetings, int64_t rank);
 
 // Runs `rank_main` in `num_ranks` threads, each with a communicator of its own.
 inline void RunThreadRanks(int64_t num_ranks, const std::function<void(Communicator&)>& rank_main) {
@@ -54,8 +65,8 @@ inline void RunThreadRanks(int64_t num_ranks, const std::function<void(Communica
   std::vector<std::jthread> threads;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      auto made = CommunicatorHost::Make(rank, num_ranks,
-                                         [&meetings] { return MakeThreadTransport(meetings); });
+      auto made = CommunicatorHost::Make(
+          rank, num_ranks, [&, rank] { return MakeThreadTransport(meetings, rank); });
       ASSERT_OK(made);
       rank_main(**made);
     });
