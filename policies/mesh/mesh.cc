@@ -61,10 +61,10 @@ absl::StatusOr<Mesh> Mesh::Make(int64_t num_ranks, const MeshSizes& sizes, const
     const int64_t fewer = product > 0 ? num_ranks - num_ranks % product : 0;
     return absl::InvalidArgumentError(absl::StrCat(
         num_ranks, num_ranks == 1 ? " rank does" : " ranks do", " not divide into ", spelled,
-        product > 0 ? absl::StrCat(" = ", product, ": start ",
-                                   fewer > 0 ? absl::StrCat(fewer, " or ") : "", fewer + product,
-                                   " ranks")
-                    : ": start a multiple of their product",
+        product > 0
+            ? absl::StrCat(" = ", product, ": start ", fewer > 0 ? absl::StrCat(fewer, " or ") : "",
+                           fewer + product, " ranks")
+            : ": start a multiple of their product",
         ", or change these sizes, all of which are at least 1"));
   }
   mesh.sizes_[static_cast<size_t>(MeshAxis::kData)] = num_ranks / product;

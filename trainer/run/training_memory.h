@@ -60,9 +60,9 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
                                          const RankLayout& layout, int64_t rank, int64_t available);
 
-// The same as OpenManaged for this rank's shards of a model, in a space named after the rank. `layout`: of all
-// ranks. `available`: this rank's part of the memory that is free. Model and communicator outlive
-// `memory`.
+// The same as OpenManaged for this rank's shards of a model, in a space named after the rank.
+// `layout`: of all ranks. `available`: this rank's part of the memory that is free. Model and
+// communicator outlive `memory`.
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
                         const RankLayout& layout, int64_t available, TrainingMemory& memory);
 

@@ -89,8 +89,10 @@ TEST(MeshTest, SizesThatDoNotDivideAreRefusedWithTheirProduct) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("6 ranks do not divide into pp 2 x sp 1 x tp 2 = 4: start 4 or 8 "
                                  "ranks, or change these sizes")));
-  EXPECT_THAT(Mesh::Make(1, {.tensor = 2}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 rank does not divide into pp 1 x sp 1 x tp 2 = 2: start 2 ranks")));
+  EXPECT_THAT(
+      Mesh::Make(1, {.tensor = 2}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("1 rank does not divide into pp 1 x sp 1 x tp 2 = 2: start 2 ranks")));
   EXPECT_THAT(Mesh::Make(4, {.sequence = 0}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sp 0")));
   EXPECT_THAT(Mesh::Make(0, {}), StatusIs(absl::StatusCode::kInvalidArgument));

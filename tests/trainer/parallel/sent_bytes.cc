@@ -23,8 +23,7 @@ Sent BytesOfUnits(const GatheredLm& model, const StepOfRanks& step) {
   for (const auto& unit : model.units()) {
     const int64_t elements = unit->cut().num_elements();
     const bool is_last = unit == model.units().back();
-    const bool is_once =
-        is_last || (unit == model.units().front() && !step.spec.tied_head);
+    const bool is_once = is_last || (unit == model.units().front() && !step.spec.tied_head);
     if (in_shards) {
       sent[{kReduceScatter, "shards", "gradients of"}] +=
           PanelBytes(elements * element_bytes, ranks);

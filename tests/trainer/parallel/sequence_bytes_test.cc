@@ -37,10 +37,10 @@ struct Case {
 };
 
 std::vector<SentInStep> StepsOf(const Case& c) {
-  const RankLayout layout(
-      *policies::Mesh::Make(c.num_ranks * c.num_tensor * c.num_data,
-                            {.sequence = c.num_ranks, .tensor = c.num_tensor}),
-      *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_tensor), c.sequence);
+  const RankLayout layout(*policies::Mesh::Make(c.num_ranks * c.num_tensor * c.num_data,
+                                                {.sequence = c.num_ranks, .tensor = c.num_tensor}),
+                          *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_tensor),
+                          c.sequence);
   return RunStep({ParseHfConfig(c.json, "config")->spec, layout, kSequences, c.tokens, c.division,
                   c.recompute, c.type});
 }

@@ -50,10 +50,10 @@ Sent BytesOfLine(const Case& c, const ModelSpec& spec) {
   const int64_t panel = PanelBytes(kSequences * kTokens * kWidth * kBytes, ranks);
   // The products of all blocks. Their inner sizes do not matter in 1d.
   const auto product = [&](bool leads_out) {
-    const policies::TensorCosts costs = policies::ProductCosts(
-        *policies::TensorGrid::Make(policies::TensorMode::k1d, ranks),
-        {kSequences * kTokens, kWidth, kWidth, leads_out},
-        {.num_forwards = forwards, .divides_sequences = c.parts});
+    const policies::TensorCosts costs =
+        policies::ProductCosts(*policies::TensorGrid::Make(policies::TensorMode::k1d, ranks),
+                               {kSequences * kTokens, kWidth, kWidth, leads_out},
+                               {.num_forwards = forwards, .divides_sequences = c.parts});
     return static_cast<int64_t>(costs.total()) * kBlocks * kBytes;
   };
   Sent sent;

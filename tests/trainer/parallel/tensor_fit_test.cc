@@ -67,12 +67,14 @@ TEST(TensorFitTest, LayersThatNoGridSharesAreRefused) {
   EXPECT_OK(CheckTensorGrid(Model(4), Square(), /*batch=*/8));
   ModelSpec experts = Model(4);
   experts.experts.emplace().count = 8;
-  refused(experts, "--tensor 2d of a model with 8 experts (num_experts or num_local_experts in its "
-                   "config.json): use --tensor 1d");
+  refused(experts,
+          "--tensor 2d of a model with 8 experts (num_experts or num_local_experts in its "
+          "config.json): use --tensor 1d");
   ModelSpec projected = Model(4);
   projected.embedding_width = 32;
-  refused(projected, "whose embedding of width 32 (word_embed_proj_dim in its config.json) is "
-                     "projected to 64: use --tensor 1d");
+  refused(projected,
+          "whose embedding of width 32 (word_embed_proj_dim in its config.json) is "
+          "projected to 64: use --tensor 1d");
 }
 
 }  // namespace

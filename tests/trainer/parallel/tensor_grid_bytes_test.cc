@@ -83,8 +83,7 @@ void AddNorms(Sent& sent, const Case& c, const char* width, int64_t tokens, int6
   const int64_t numbers = c.is_gpt2() ? 2 : 1;
   Add(sent, kAllGather, width, "norm",
       (2 * kBlocks * c.forwards() + 1) * Panel(numbers * tokens * q, q));
-  Add(sent, kAllReduce, width, "norm gradients",
-      (2 * kBlocks + 1) * SumBytes(numbers * tokens, q));
+  Add(sent, kAllReduce, width, "norm gradients", (2 * kBlocks + 1) * SumBytes(numbers * tokens, q));
 }
 
 // The products of all blocks. Inputs and matrices are gathered in each forward and for backward,
@@ -182,9 +181,8 @@ class TensorGridBytesTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TensorGridBytesTest, AStepSendsWhatTheFormulasSay) {
   const Case& c = GetParam();
-  const RankLayout layout(
-      *policies::Mesh::Make(c.num_ranks * c.num_data, {.tensor = c.num_ranks}),
-      *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth));
+  const RankLayout layout(*policies::Mesh::Make(c.num_ranks * c.num_data, {.tensor = c.num_ranks}),
+                          *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth));
   // Those with the same parts add up their gradients: 2 (in out/q^2)(d - 1)/d elements, or in
   // shards once that.
   for (const SentInStep& step : RunStep({ParseHfConfig(c.json, "config")->spec, layout, kSequences,

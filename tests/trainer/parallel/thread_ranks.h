@@ -65,8 +65,8 @@ inline void RunThreadRanks(int64_t num_ranks, const std::function<void(Communica
   std::vector<std::jthread> threads;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      auto made = CommunicatorHost::Make(
-          rank, num_ranks, [&, rank] { return MakeThreadTransport(meetings, rank); });
+      auto made = CommunicatorHost::Make(rank, num_ranks,
+                                         [&, rank] { return MakeThreadTransport(meetings, rank); });
       ASSERT_OK(made);
       rank_main(**made);
     });

@@ -31,7 +31,8 @@ struct Sharing {
   UnitDivision division = UnitDivision::kReplicas;
   int64_t shares = 1;  // A rank has one of so many of the model.
   const char* precision = "fp32";
-  int64_t bytes = 16;  // A parameter: its value, gradient and two moments; in 16 bits a master, too.
+  // A parameter: its value, gradient and two moments; in 16 bits a master, too.
+  int64_t bytes = 16;
 };
 
 class PlanForShardsTest : public ::testing::TestWithParam<Sharing> {};
@@ -55,14 +56,13 @@ TEST_P(PlanForShardsTest, HostIsTheRanksShareOfTheModel) {
                         communicator, layout,
                         {.division = sharing.division,
                          .block_elements = ShardBlockElements(MomentFormat::kFp32)}));
-    ASSERT_OK_AND_ASSIGN(
-        const MemoryPlan plan,
-        PlanForShards(config, *model, layout, rank, /*available=*/int64_t{32} << 30));
+    ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanForShards(config, *model, layout, rank,
+                                                              /*available=*/int64_t{32} << 30));
     most = std::max(most, plan.bytes[Tier::kHost]);
     all += plan.bytes[Tier::kHost];
   }
-  const double share = static_cast<double>(sharing.bytes * kElements) /
-                       static_cast<double>(sharing.shares);
+  const double share =
+      static_cast<double>(sharing.bytes * kElements) / static_cast<double>(sharing.shares);
   RecordProperty("most_of_share", std::to_string(static_cast<double>(most) / share));
   EXPECT_LE(static_cast<double>(most), 1.03 * share) << static_cast<double>(most) / share;
   EXPECT_GE(static_cast<double>(all) / static_cast<double>(num_ranks), share);
