@@ -57,7 +57,8 @@ absl::StatusOr<Mesh> Mesh::Make(int64_t num_ranks, const MeshSizes& sizes, const
     // 0 from the first size on that cannot be, which no later one changes.
     if (size < 1 || __builtin_mul_overflow(product, size, &product)) product = 0;
   }
-  if (num_ranks < 1 || product == 0 || num_ranks % product != 0) {
+  if (num_ranks < 1) product = 0;
+  if (product == 0 || num_ranks % product != 0) {
     const int64_t fewer = product > 0 ? num_ranks - num_ranks % product : 0;
     return absl::InvalidArgumentError(absl::StrCat(
         num_ranks, num_ranks == 1 ? " rank does" : " ranks do", " not divide into ", spelled,

@@ -34,9 +34,10 @@ static_assert(kArenaBytes / 4 / sizeof(float) % kUpdatePartElements == 0);
 constexpr int64_t kMaxFileBytes = 64 * kMiBBytes;
 // O_DIRECT wants memory, offsets and sizes at multiples of the disk's blocks.
 constexpr int64_t kDiskPieceBytes = kMiBBytes;
+// Rates of 20 ms differ from one start to the next by 3%, as do those of 40 ms.
 constexpr absl::Duration kCopyTime = absl::Milliseconds(20);
 constexpr absl::Duration kUpdateTime = absl::Milliseconds(20);
-constexpr absl::Duration kDiskTime = absl::Milliseconds(200);  // In all kCalibrationTime.
+constexpr absl::Duration kDiskTime = absl::Milliseconds(200);  // In all at most kCalibrationTime.
 
 // Fresh zeroed pages; null when there are none.
 class Pages {

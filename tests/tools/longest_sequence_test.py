@@ -53,7 +53,7 @@ class LongestSequenceTest(unittest.TestCase):
                          [["none", "1", str(found["none"])], ["megatron", "4", str(found["megatron"])]])
         self.assertAlmostEqual(float(rows[1][3]), found["megatron"] / found["none"], delta=0.01)
         # Four ranks of the others train three times as much, too.
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=BENCH.resolve().parent.parent) as folder:
             search = longest_sequence.Search(BENCH.resolve().parent / "gemini-train", MPIRUN, pathlib.Path(folder),
                                              "4MiB")
             for mode in ("ulysses", "ring"):

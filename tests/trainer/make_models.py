@@ -72,7 +72,8 @@ def odd_configs():
         eos_token_id=0)
     yield "odd_rows_opt", transformers.OPTConfig(
         vocab_size=ODD_VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=64, ffn_dim=256,
-        num_hidden_layers=4, num_attention_heads=4, word_embed_proj_dim=64, pad_token_id=1)
+        num_hidden_layers=4, num_attention_heads=4, word_embed_proj_dim=64, pad_token_id=1,
+        activation_function="gelu")  # Of a ReLU, a rounding decides on which side of 0 an input is.
 
 
 def with_layers(config, count):

@@ -7,7 +7,6 @@ tables are padded.
 
 Models, formats and placements are drawn at random. GEMINI_PARITY_SEED repeats those of the run that printed it.
 """
-import itertools
 import os
 import random
 import unittest
@@ -57,6 +56,11 @@ class SharingPlacementsTest(SharingRanksTestCase):
                     for line in metrics(output)] for output in (one, other)]
         self.assertEqual(*of_step)
 
+    def draw(self):
+        seed = int(os.environ.get("GEMINI_PARITY_SEED", random.randrange(1 << 32)))
+        print(f"{self.id()}, GEMINI_PARITY_SEED={seed}", flush=True)
+        return random.Random(seed)
+
     def logits(self, output):
         """Those that transformers computes of what a run saved."""
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -68,26 +72,28 @@ class SharingPlacementsTest(SharingRanksTestCase):
             return model.eval()(input_ids=torch.from_numpy(tokens)[:256].view(8, 32)).logits
 
     def check_logits(self, modes):
-        """Ranks learn in fp32 what one process learns, by each model in turn."""
-        for (name, (num_ranks, sharing)), model in zip(modes.items(), itertools.cycle(ODD_MODELS)):
-            with self.subTest(name, model=model):
-                keys = self.keys(model, steps=2)
+        """Ranks learn in fp32 what one process learns."""
+        draw = self.draw()
+        accumulate = draw.choice((1, 2))
+        for name, (num_ranks, sharing) in modes.items():
+            model, zero = draw.choice(ODD_MODELS), draw.randrange(4)
+            with self.subTest(name, model=model, accumulate=accumulate, zero=zero):
+                keys = self.keys(model, steps=2, accumulate=accumulate)
                 if not (self.directory / model).exists():
                     self.train(model, **keys)
-                ranks = self.ranks(num_ranks, name, **keys, **sharing)
+                ranks = self.ranks(num_ranks, name, **keys, **{"zero": zero, **sharing})
                 self.assert_close(self.directory / model, ranks)
                 expected = self.logits(self.directory / model)
                 self.assertLess((self.logits(ranks) - expected).abs().max() / expected.abs().max(), 2e-5)
 
     def check_placements(self, mode):
         num_ranks, sharing = mode
-        seed = int(os.environ.get("GEMINI_PARITY_SEED", random.randrange(1 << 32)))
-        draw = random.Random(seed)
+        draw = self.draw()
         model = draw.choice(ODD_MODELS)
         more = {"precision": draw.choice(("fp32", "bf16")), "moments": draw.choice(("fp32", "fp32", "8bit")),
                 "accumulate": draw.choice((1, 2))}
         keys = self.keys(model, **more, **{"zero": draw.randrange(4), **sharing})
-        print(f"{self.id()}, GEMINI_PARITY_SEED={seed}: {model}, {more}, stage {keys['zero']}", flush=True)
+        print(f"{model}, {more}, stage {keys['zero']}", flush=True)
         undisturbed = self.ranks(num_ranks, "undisturbed", **keys)
         self.assertLess(train_program.steps(undisturbed)[0]["clip_coefficient"], 1)
 

@@ -70,7 +70,7 @@ class TensorGridRanksTest(SharingRanksTestCase):
         without_size = self.directory / "without_size.toml"
         without_size.write_text('[parallel]\n\ntensor = { mode = "3d" }\n')
         self.all_refused(2, [(4, text, self.keys(**keys)) for text, keys in (
-            ("without_size.toml:3: --tensor-size of --tensor 3d", {"config": without_size}),
+            ("without_size.toml:3: --tensor 3d", {"config": without_size}),
             ("grid.toml:2: --tensor 2d", {"config": config, "model": "qwen2_moe"}),
             ("--batch 3", {"batch": 3, **SQUARE}),
             ("3d takes q^3 ranks, which 4 are not: use 1 or 8", {"tensor": "3d"}))])

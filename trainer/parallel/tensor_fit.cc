@@ -75,9 +75,8 @@ absl::Status CheckTensorGrid(const ModelSpec& spec, const policies::TensorGrid& 
   if (spec.has_projections()) {
     return absl::UnimplementedError(absl::StrCat(
         "--tensor ", name, " of a model whose embedding of width ", spec.embedding_width,
-        " (word_embed_proj_dim in its config.json) is projected "
-        "to ",
-        spec.width, ": use --tensor 1d"));
+        " (word_embed_proj_dim in its config.json) is projected to ", spec.width,
+        ": use --tensor 1d"));
   }
   const int64_t q = grid.size(TensorAxis::kJ), depth = grid.num_ranks() / (q * q);
   const absl::Status divides = CheckParts(

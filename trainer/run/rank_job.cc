@@ -106,7 +106,9 @@ absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) 
   const absl::StatusOr<policies::TensorGrid> grid =
       policies::TensorGrid::Make(mode, tensor, config.tensor_depth);
   if (!grid.ok()) {
-    return OfKeys(absl::StrCat("--tensor-size of --tensor ", config.tensor), grid.status());
+    return OfKeys(
+        absl::StrCat(config.tensor_size > 0 ? "--tensor-size of " : "", "--tensor ", config.tensor),
+        grid.status());
   }
   const absl::StatusOr<policies::Mesh> mesh = policies::Mesh::Make(
       num_ranks, {.sequence = config.sequence_ranks(num_ranks), .tensor = tensor}, order);

@@ -55,8 +55,8 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
                          int64_t available, TrainingMemory& memory);
 
 // Returns what `rank` asks of each tier for its shards of a model, which may be without values, in
-// chunks of the size that wastes little. `available`: as OpenShards. RESOURCE_EXHAUSTED: no step
-// runs in DEVICE; the message names the operator and what it needs.
+// chunks of the size that wastes little. `available`: as OpenShards. Errors: as PlanMemory, and
+// RESOURCE_EXHAUSTED where no step runs in DEVICE; it names the operator and what it needs.
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
                                          const RankLayout& layout, int64_t rank, int64_t available);
 

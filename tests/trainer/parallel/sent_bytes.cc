@@ -61,9 +61,10 @@ std::vector<SentInStep> RunStep(const StepOfRanks& step) {
   const int64_t num_ranks = step.layout.num_ranks();
   std::vector<SentInStep> all(static_cast<size_t>(num_ranks));
   RunThreadRanks(num_ranks, [&](Communicator& me) {
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                         MakeModelOfRank(step.spec, step.type, me, step.layout,
-                                         {.division = step.division, .block_elements = 1024}));
+    ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<GatheredLm> model,
+        MakeModelOfRank(step.spec, step.type, me, step.layout,
+                        {.division = step.division, .block_elements = kBlockElements}));
     model->set_recompute(step.recompute);
     const torch::Tensor tokens =
         torch::randint(0, step.spec.vocab_size, {step.sequences, step.tokens}, torch::kInt64);
@@ -74,6 +75,7 @@ std::vector<SentInStep> RunStep(const StepOfRanks& step) {
       mine.sent[{std::string(CollectiveKindName(one.kind)), one.group, SiteOf(one)}] += one.bytes;
     }
     mine.of_units = BytesOfUnits(*model, step);
+    for (const auto& unit : model->units()) mine.unit_elements += unit->cut().num_elements();
   });
   return all;
 }

@@ -22,11 +22,12 @@ using Sent = std::map<std::tuple<std::string, std::string, std::string>, int64_t
 inline constexpr char kAllGather[] = "all-gather", kReduceScatter[] = "reduce-scatter",
                       kAllReduce[] = "all-reduce", kAllToAll[] = "all-to-all", kShift[] = "shift";
 
-// What a ring sends of `bytes`: those that all ranks gather, or that are added up in parts, ...
+// Returns what a rank sends over a ring where all gather `bytes`, or add them up in parts.
 int64_t PanelBytes(int64_t bytes, int64_t ranks);
-// ... and those of a sum of `elements`, which is made of as many for each rank.
+// Returns what a rank sends for a sum of `elements`, which are padded to as many for each rank.
 int64_t SumBytes(int64_t elements, int64_t ranks, int64_t element_bytes = 4);
 
+// Which ranks train what.
 struct StepOfRanks {
   ModelSpec spec;
   RankLayout layout;
@@ -37,9 +38,14 @@ struct StepOfRanks {
   torch::ScalarType type = torch::kFloat32;
 };
 
+// Each tensor of a unit, and each of its shards, is padded to blocks of so many elements. That is
+// fewer than a run has, so that padding does not hide what is sent.
+inline constexpr int64_t kBlockElements = 8;
+
 struct SentInStep {
   Sent sent;
   Sent of_units;  // What the formulas of data parallelism and ZeRO say that its units send.
+  int64_t unit_elements = 0;  // Of all its units, padded.
 };
 
 // Trains one micro-batch in a thread for each rank. Returns what each one has sent.

@@ -98,7 +98,7 @@ class SequenceBytesTest : public ::testing::TestWithParam<Case> {};
 TEST_P(SequenceBytesTest, AStepSendsWhatTheFormulasSay) {
   for (const SentInStep& step : StepsOf(GetParam())) {
     Sent sent = step.sent;
-    // What passes between ranks that share layers is what tensor_bytes_test holds to its formulas.
+    // What passes between ranks that share layers is for tensor_bytes_test.
     std::erase_if(sent, [](const auto& one) { return std::get<1>(one.first) == "tensor j"; });
     Sent expected = BytesOfSequences(GetParam());
     expected.insert(step.of_units.begin(), step.of_units.end());

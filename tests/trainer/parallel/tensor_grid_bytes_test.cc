@@ -2,6 +2,7 @@
 // Ranks of a square, of several squares or of a cube send what the formulas say, at each site, in
 // forward, in backward and in a forward that is run again. What products send is that of
 // policies/mesh/tensor_costs.h.
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -162,6 +163,18 @@ Sent BytesOf3d(const Case& c) {
   return sent;
 }
 
+// What a rank has of the model: of a 2.5d grid as many as of a square.
+int64_t ElementsOfPart(const Case& c) {
+  const int64_t q = 2, parts = c.mode == TensorMode::k3d ? q * q * q : q * q;
+  const int64_t rows = c.mode == TensorMode::k3d ? q * q : q;
+  const int64_t vocabulary = (kVocabulary + rows - 1) / rows * rows;
+  int64_t matrices = (c.is_gpt2() ? 1 : 2) * vocabulary * kWidth;  // Tied, or not.
+  for (const std::vector<Matrix>& of_block : {Into(c), kOutOf}) {
+    for (const Matrix& matrix : of_block) matrices += kBlocks * matrix.in * matrix.out;
+  }
+  return matrices / parts + (VectorsOfWidth(c) + VectorsBetween(c)) / q;
+}
+
 const Case kCases[] = {
     {"gpt2_2d", kGpt2, TensorMode::k2d, 4},
     {"gpt2_2d_recomputed", kGpt2, TensorMode::k2d, 4, 1, true},
@@ -183,13 +196,17 @@ TEST_P(TensorGridBytesTest, AStepSendsWhatTheFormulasSay) {
   const Case& c = GetParam();
   const RankLayout layout(*policies::Mesh::Make(c.num_ranks * c.num_data, {.tensor = c.num_ranks}),
                           *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth));
-  // Those with the same parts add up their gradients: 2 (in out/q^2)(d - 1)/d elements, or in
-  // shards once that.
   for (const SentInStep& step : RunStep({ParseHfConfig(c.json, "config")->spec, layout, kSequences,
                                          kTokens, c.division, c.recompute})) {
     Sent expected = c.mode == TensorMode::k3d ? BytesOf3d(c) : BytesOf2d(c);
     expected.insert(step.of_units.begin(), step.of_units.end());
     EXPECT_EQ(step.sent, expected);
+    // Those with the same parts have units of as many elements as a part has, but for padding. A
+    // block has at most 16 tensors.
+    const int64_t most_padding =
+        (16 * kBlocks + 4 + (kBlocks + 2) * std::ssize(layout.parts().front())) * kBlockElements;
+    EXPECT_GE(step.unit_elements, ElementsOfPart(c));
+    EXPECT_LT(step.unit_elements, ElementsOfPart(c) + most_padding);
   }
 }
 

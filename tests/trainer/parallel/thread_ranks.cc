@@ -113,19 +113,19 @@ class ReceiveTransfer final : public Transfer {
                   std::byte* bytes, int64_t size_bytes)
       : meetings_(meetings), key_(key), group_(group), bytes_(bytes), size_bytes_(size_bytes) {}
   absl::StatusOr<bool> Test() override {
+    int64_t sent_bytes = 0;
     {
       MutexLock lock(meetings_.mutex);
       const auto found = meetings_.messages.find(key_);
       if (found == meetings_.messages.end()) return false;
       found->second.is_taken = true;  // The sender's part is done, whatever it sent.
-      if (found->second.size_bytes != size_bytes_) {
-        return absl::InternalError(absl::StrCat("a message of ", found->second.size_bytes,
-                                                " bytes where ", size_bytes_, " are received"));
-      }
-      Copy(bytes_, found->second.bytes, size_bytes_);
+      sent_bytes = found->second.size_bytes;
+      if (sent_bytes == size_bytes_) Copy(bytes_, found->second.bytes, size_bytes_);
     }
     meetings_.Ring(group_);
-    return true;
+    if (sent_bytes == size_bytes_) return true;
+    return absl::InternalError(
+        absl::StrCat("a message of ", sent_bytes, " bytes where ", size_bytes_, " are received"));
   }
 
  private:

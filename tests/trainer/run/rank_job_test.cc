@@ -104,16 +104,12 @@ TEST(RankJobTest, SizesThatDoNotDivideTheRanksNameTheirKeys) {
           "--tensor-size, --sequence-size: 8 ranks do not divide into pp 1 x sp 3 x tp 2 = 6");
   config = {};
   config.tensor = "2d";
-  refused(config, 6,
-          "--tensor-size of --tensor 2d: 2d takes q^2 ranks, which 6 are not: use 4 or 9");
+  refused(config, 6, "--tensor 2d: 2d takes q^2 ranks, which 6 are not: use 4 or 9");
   config.tensor = "3d";
-  refused(config, 4,
-          "--tensor-size of --tensor 3d: 3d takes q^3 ranks, which 4 are not: use 1 or 8");
+  refused(config, 4, "--tensor 3d: 3d takes q^3 ranks, which 4 are not: use 1 or 8");
   config.tensor = "2.5d";
   config.tensor_depth = 2;
-  refused(
-      config, 4,
-      "--tensor-size of --tensor 2.5d: 2.5d of depth 2 takes 2 q^2 ranks, which 4 are not: use 2");
+  refused(config, 4, "--tensor 2.5d: 2.5d of depth 2 takes 2 q^2 ranks, which 4 are not: use 2");
 }
 
 TEST(RankJobTest, RanksOfAMachineShareItsProcessors) {

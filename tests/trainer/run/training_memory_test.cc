@@ -31,7 +31,7 @@ struct Sharing {
   UnitDivision division = UnitDivision::kReplicas;
   int64_t shares = 1;  // A rank has one of so many of the model.
   const char* precision = "fp32";
-  // A parameter: its value, gradient and two moments; in 16 bits a master, too.
+  // Of an element: its value, gradient and two moments, and the rest of a value of 16 bits.
   int64_t bytes = 16;
 };
 
@@ -61,6 +61,7 @@ TEST_P(PlanForShardsTest, HostIsTheRanksShareOfTheModel) {
     most = std::max(most, plan.bytes[Tier::kHost]);
     all += plan.bytes[Tier::kHost];
   }
+  // Chunks are 2 to 4% of a rank's memory, by their number: what their ends leave, and spare ones.
   const double share =
       static_cast<double>(sharing.bytes * kElements) / static_cast<double>(sharing.shares);
   RecordProperty("most_of_share", std::to_string(static_cast<double>(most) / share));
