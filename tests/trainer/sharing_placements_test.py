@@ -78,7 +78,7 @@ class SharingPlacementsTest(SharingRanksTestCase):
         for name, (num_ranks, sharing) in modes.items():
             model, zero = draw.choice(ODD_MODELS), draw.randrange(4)
             with self.subTest(name, model=model, accumulate=accumulate, zero=zero):
-                keys = self.keys(model, steps=2, accumulate=accumulate)
+                keys = self.keys(model, accumulate=accumulate)
                 if not (self.directory / model).exists():
                     self.train(model, **keys)
                 ranks = self.ranks(num_ranks, name, **keys, **{"zero": zero, **sharing})

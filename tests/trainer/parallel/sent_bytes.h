@@ -38,8 +38,8 @@ struct StepOfRanks {
   torch::ScalarType type = torch::kFloat32;
 };
 
-// Each tensor of a unit, and each of its shards, is padded to blocks of so many elements. That is
-// fewer than a run has, so that padding does not hide what is sent.
+// Each tensor of a unit, and each of its shards, is padded to blocks of so many elements. Runs have
+// blocks of 1,024 or more, whose padding would hide what is sent.
 inline constexpr int64_t kBlockElements = 8;
 
 struct SentInStep {
