@@ -27,6 +27,14 @@ double LeastNs(const PlanInputs& in, const RangeTrace& trace) {
   return std::max(static_cast<double>(compute_ns), update_ns);
 }
 
+// A plan that is this far is finished though its time is over, but not if nobody waits for it.
+PlanInterrupt GivenUp(const PlanInterrupt& interrupt) {
+  return [&interrupt] {
+    const absl::Status status = interrupt ? interrupt() : absl::OkStatus();
+    return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
+  };
+}
+
 }  // namespace
 
 bool IsBetter(const Plan& a, const Plan& b) {
@@ -59,7 +67,9 @@ std::optional<Plan> TracePlanner::Try(const ReplacementRule& rule, std::string n
   const absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
   if (!stays.ok() || *stays == stays_) return std::nullopt;
   if (!MayBeBetter(FetchedChunks(*stays), best)) return std::nullopt;
-  return Finish(*stays, std::move(name));
+  absl::StatusOr<Plan> plan = Finish(*stays, std::move(name));
+  if (!plan.ok()) return std::nullopt;
+  return *std::move(plan);
 }
 
 absl::StatusOr<std::vector<Stay>> TracePlanner::Stays(const ReplacementRule& rule) const {
@@ -68,10 +78,13 @@ absl::StatusOr<std::vector<Stay>> TracePlanner::Stays(const ReplacementRule& rul
   return MakeStays(trace_, next_uses_, slots_at_, num_slots, rule, in_.interrupt);
 }
 
-Plan TracePlanner::Finish(const std::vector<Stay>& stays, std::string name) const {
-  Plan plan = AssemblePlan(in_, trace_, next_uses_, stays,
-                           FetchTimes(trace_, next_uses_, slots_at_, stays));
-  OrderFetches(trace_, in_.costs, plan);
+absl::StatusOr<Plan> TracePlanner::Finish(const std::vector<Stay>& stays, std::string name) const {
+  const PlanInterrupt given_up = GivenUp(in_.interrupt);
+  const std::vector<int32_t> times = FetchTimes(trace_, next_uses_, slots_at_, stays);
+  GEMINI_RETURN_IF_ERROR(given_up());
+  Plan plan = AssemblePlan(in_, trace_, next_uses_, stays, times);
+  GEMINI_RETURN_IF_ERROR(OrderFetches(trace_, in_.costs, given_up, plan));
+  GEMINI_RETURN_IF_ERROR(given_up());
   plan.made_by = std::move(name);
   if (const size_t updates = plan.device_updates.size(); updates > 0) {
     absl::StrAppend(&plan.made_by, ", ", updates, updates == 1 ? " update" : " updates",

@@ -30,16 +30,17 @@ class TracePlanner {
   // SlotsAtPositions. `in` and `trace` outlive this.
   TracePlanner(const PlanInputs& in, const RangeTrace& trace, std::vector<int32_t> slots_at);
 
-  // Makes the plan by the rule, called `name`. RESOURCE_EXHAUSTED: as MakeStays.
+  // Makes the plan by the rule, called `name`. RESOURCE_EXHAUSTED: as MakeStays. Any other error is
+  // the interrupt's.
   absl::StatusOr<Plan> Make(const ReplacementRule& rule, std::string name);
 
-  // As Make, but returns no value if there is no plan, if it would be that of the last Make, or if
-  // it cannot be better than `best`.
+  // As Make, but returns no value where Make returns an error, if the plan would be that of the last
+  // Make, or if it cannot be better than `best`.
   std::optional<Plan> Try(const ReplacementRule& rule, std::string name, const Plan& best) const;
 
  private:
   absl::StatusOr<std::vector<Stay>> Stays(const ReplacementRule& rule) const;
-  Plan Finish(const std::vector<Stay>& stays, std::string name) const;
+  absl::StatusOr<Plan> Finish(const std::vector<Stay>& stays, std::string name) const;
   int64_t FetchedChunks(const std::vector<Stay>& stays) const;
   // Returns the fewest chunks that the rule fetches, whatever its stays. A range that streams is
   // fetched for each operator that uses it, except for one directly after another.

@@ -6,17 +6,21 @@
 #include <utility>
 #include <vector>
 
+#include "gemini/system/status_macros.h"
 #include "policies/simulator/playback.h"
 
 namespace gemini::policies {
 
-void OrderFetches(const RangeTrace& trace, const CostModel& costs, Plan& plan) {
+absl::Status OrderFetches(const RangeTrace& trace, const CostModel& costs,
+                          const PlanInterrupt& interrupt, Plan& plan) {
   Playback playback(trace, plan, costs, FetchChoice::kNeededFirst, PlaybackNotes::kNone);
-  for (int i = 0; i < FetchLane::kWatchedRound; ++i) playback.PlayRound();
-  const int64_t begin_ns = playback.now_ns();
-  playback.PlayRound();
-  const int64_t end_ns = playback.now_ns();
-  playback.PlayRound();
+  int64_t begin_ns = 0, end_ns = 0;  // Of the round after the watched one.
+  for (int i = 0; i < FetchLane::kWatchedRound + 2; ++i) {
+    if (interrupt) GEMINI_RETURN_IF_ERROR(interrupt());
+    begin_ns = end_ns;
+    end_ns = playback.now_ns();
+    playback.PlayRound();
+  }
   const int32_t n = trace.num_positions();
   struct Turn {
     int64_t ns;
@@ -47,6 +51,7 @@ void OrderFetches(const RangeTrace& trace, const CostModel& costs, Plan& plan) {
   std::erase_if(ordered.initial, [&](const PlannedResident& at) { return is_later[at.range]; });
   // Where the rounds were not alike yet, the order may be one that waits for itself.
   if (CheckPlan(ordered).ok()) plan = std::move(ordered);
+  return absl::OkStatus();
 }
 
 }  // namespace gemini::policies

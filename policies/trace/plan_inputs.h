@@ -14,8 +14,8 @@
 namespace gemini::policies {
 
 // Is called while a plan is made, at least every few tenths of a second. An error ends the
-// planning, which returns it. If the error is DEADLINE_EXCEEDED and there is a plan already, the
-// best plan so far is returned instead.
+// planning, which returns it. If the error is DEADLINE_EXCEEDED and there is a plan already, or one
+// whose chunks have their slots and times, the best plan so far is returned instead.
 using PlanInterrupt = std::function<absl::Status()>;
 
 struct PlanInputs {

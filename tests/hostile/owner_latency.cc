@@ -44,11 +44,14 @@ std::string Text(const LatencyFigures& figures) {
 
 }  // namespace
 
-OwnerLatency::~OwnerLatency() {
+OwnerLatency::~OwnerLatency() { Stop(); }
+
+void OwnerLatency::Stop() {
   daemon_.reset();
   ended_ = true;
   ended_.notify_all();
   if (starter_.joinable()) starter_.join();
+  ended_ = false;
 }
 
 void OwnerLatency::Start(std::vector<std::string> flags, const std::function<void()>& deny) {

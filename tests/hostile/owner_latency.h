@@ -30,6 +30,8 @@ class OwnerLatency : public ::testing::Test {
   ~OwnerLatency() override;
   // `deny` runs on the thread that starts the daemon, which inherits the calls that it is denied.
   void Start(std::vector<std::string> flags, const std::function<void()>& deny = {});
+  // Kills the daemon, if it is not dead. Another can be started then.
+  void Stop();
   WireClient Connect(absl::string_view label, wire::Role role = wire::Role::kTrainer);
   // Of at least 200 requests, and of as many more as are due until `hostile` has returned.
   LatencyFigures Measure(const std::function<void()>& hostile = {});

@@ -59,7 +59,7 @@ TEST(FetchOrderTest, WhatTheNextRoundNeedsLateMakesWayForWhatItNeedsSoon) {
   ASSERT_OK(CheckPlan(rounds.plan));
   const auto before = Simulate(rounds.trace, rounds.plan, rounds.costs, false);
   ASSERT_OK(before);
-  OrderFetches(rounds.trace, rounds.costs, rounds.plan);
+  ASSERT_OK(OrderFetches(rounds.trace, rounds.costs, /*interrupt=*/{}, rounds.plan));
   ASSERT_OK(CheckPlan(rounds.plan));
   // A copy takes as long as four operators. When operator 0 has ended, 2 is on its way: then come
   // 1, and 3.
@@ -90,7 +90,7 @@ TEST(FetchOrderTest, WhileASlotIsBeingWrittenBackTheLinkBringsWhatHasRoom) {
   const CostModel costs = {.host_to_device = 1e9, .device_to_host = 1e8, .copy_latency_ns = 0};
   ASSERT_OK(CheckPlan(plan));
   ASSERT_OK_AND_ASSIGN(const Simulation before, Simulate(trace, plan, costs, false));
-  OrderFetches(trace, costs, plan);
+  ASSERT_OK(OrderFetches(trace, costs, /*interrupt=*/{}, plan));
   ASSERT_OK(CheckPlan(plan));
   EXPECT_THAT(OrderOf(plan), ElementsAre(0, 2, 1));
   ASSERT_OK_AND_ASSIGN(const Simulation after, Simulate(trace, plan, costs, false));
@@ -124,9 +124,23 @@ TEST(FetchOrderTest, WhileAnUpdateIsNotCommittedTheLinkBringsWhatIsThere) {
                            .update_elements_per_second = 1e8,
                            .copy_latency_ns = 0};
   ASSERT_OK(CheckPlan(plan));
-  OrderFetches(trace, costs, plan);
+  ASSERT_OK(OrderFetches(trace, costs, /*interrupt=*/{}, plan));
   EXPECT_THAT(OrderOf(plan), ElementsAre(2, 0));
   ASSERT_OK(CheckPlan(plan));
+}
+
+TEST(FetchOrderTest, AnInterruptBeforeAnyRoundEndsItAndLeavesThePlanAsItWas) {
+  for (int round = 0; round < 3; ++round) {
+    Rounds rounds = FourLayers();
+    int asked = 0;
+    const PlanInterrupt interrupt = [&] {
+      return asked++ < round ? absl::OkStatus() : absl::CancelledError("enough");
+    };
+    EXPECT_THAT(OrderFetches(rounds.trace, rounds.costs, interrupt, rounds.plan),
+                StatusIs(absl::StatusCode::kCancelled));
+    EXPECT_EQ(asked, round + 1);
+    EXPECT_EQ(OrderOf(rounds.plan), OrderOf(FourLayers().plan));
+  }
 }
 
 }  // namespace
