@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train by mpirun: several ranks train as one process with as many micro-batches does, save what it saves, end
 together, and go on from each other's checkpoints."""
+import concurrent.futures
 import os
 import pathlib
 import random
@@ -273,8 +274,8 @@ class RanksTest(RanksTestCase):
             self.assert_same_file(through / "latest" / file, output / "latest" / file)
 
     def test_a_rank_that_stops_is_named(self):
-        for stopped in (0, 1):
-            self.check_a_rank_that_stops(3, stopped, gather_ahead=stopped)
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # Side by side: they wait for the time to be over.
+            list(pool.map(lambda stopped: self.check_a_rank_that_stops(3, stopped, gather_ahead=stopped), (0, 1)))
 
     def test_a_rank_that_fails_alone_ends_all_with_one_message(self):
         self.check_a_rank_that_fails_alone(2, 1)

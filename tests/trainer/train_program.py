@@ -123,16 +123,16 @@ class TrainTest(unittest.TestCase):
 
 
 class Daemon:
-    """A geminid of its own for a `with` block."""
+    """A geminid of its own for a `with` block, with more `flags`."""
 
-    def __init__(self, directory, device, host, nvme):
+    def __init__(self, directory, device, host, nvme, *flags):
         self.socket = pathlib.Path(directory) / "geminid" / "geminid.sock"
         store = pathlib.Path(directory) / "daemon_store"
         store.mkdir()
         self.process = subprocess.Popen(
             [BIN / "geminid", "--runtime-dir", self.socket.parent, "--state-dir",
              pathlib.Path(directory) / "daemon_state", "--device-memory", str(device),
-             "--host-memory", str(host), "--nvme", f"{store}:{nvme}"],
+             "--host-memory", str(host), "--nvme", f"{store}:{nvme}", *flags],
             stderr=subprocess.PIPE, text=True)
         self.log = []
 
