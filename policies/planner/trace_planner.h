@@ -34,8 +34,8 @@ class TracePlanner {
   // the interrupt's.
   absl::StatusOr<Plan> Make(const ReplacementRule& rule, std::string name);
 
-  // As Make, but returns no value where Make returns an error, if the plan would be that of the last
-  // Make, or if it cannot be better than `best`.
+  // As Make, but returns no value where Make returns an error, if the plan would be that of the
+  // last Make, or if it cannot be better than `best`.
   std::optional<Plan> Try(const ReplacementRule& rule, std::string name, const Plan& best) const;
 
  private:

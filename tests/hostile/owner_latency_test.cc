@@ -62,8 +62,8 @@ const std::string& LongTrace() {
   return bytes;
 }
 
-// How long the daemon may take to end beside a plan. A sanitizer makes a planner's step ten times as
-// long.
+// How long the daemon may take to end beside a plan. A sanitizer makes a planner's step ten times
+// as long.
 #ifdef GEMINI_TIMES_SAY_LITTLE
 constexpr absl::Duration kEndBound = absl::Seconds(10);
 #else
