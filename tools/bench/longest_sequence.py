@@ -34,7 +34,9 @@ MOST = 1 << 20  # Tokens; the positions of the model, and gemini-train takes no 
 # Its parameters need 0.6 MB: nearly all of DEVICE is for what grows with the sequence. Four ranks divide its heads.
 MODEL = dict(model_type="llama", vocab_size=512, max_position_embeddings=MOST, hidden_size=64, intermediate_size=176,
              num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=8)
-MPIRUN_FLAGS = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+# All ranks are on this machine: mpirun looks for no network. Ranks of a run that is refused are killed at once.
+MPIRUN_FLAGS = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "ob1",
+                "--mca", "odls_base_sigkill_timeout", "0"]
 TOO_SMALL = re.compile(r"DEVICE is .* too small")
 TIMEOUT_S = 1800
 
