@@ -62,8 +62,8 @@ const std::string& LongTrace() {
   return bytes;
 }
 
-// How long the daemon may take to end beside a plan. A sanitizer makes a planner's step ten times
-// as long.
+// How long the daemon may take to end in the middle of a plan. A sanitizer makes a planner's step
+// ten times as long.
 #ifdef GEMINI_TIMES_SAY_LITTLE
 constexpr absl::Duration kEndBound = absl::Seconds(10);
 #else
@@ -319,7 +319,7 @@ TEST_F(OwnerLatency, TheEndDoesNotWaitForALongPlan) {
     std::printf("the end in %s, %d / %d of a plan that takes %s\n",
                 absl::FormatDuration(took).c_str(), i, kMoments,
                 absl::FormatDuration(whole).c_str());
-    EXPECT_LE(took, kEndBound);
+    EXPECT_LE(took, i == 0 ? absl::Seconds(2) : kEndBound);
     EXPECT_EQ(daemon().process().Reap(), 0);
     Stop();
   }

@@ -9,7 +9,7 @@ matter of one per cent of a step, and less than two rounds differ by; then the b
 and a job in which they differ by more runs again, up to ATTEMPTS times in all.
 What leaves HOST for lack of room depends on how fast the disk is at that moment, so of this job's NVMe they
 must be those that the daemon's plan foretells. That one follows from the times of a single round, which other
-programs may disturb: then the job runs again, too.
+programs may disturb: then the job runs again, too, up to MOST_DISTURBED times in all.
 
 Step times are printed. On a machine that others use they say little, so they are checked within MOST_TIME
 only where GEMINI_CHECK_TIMES is set. Rates are those of the same run: links, disk and updates as its daemon
@@ -33,7 +33,7 @@ import live_training
 
 MOST_BYTES, MOST_OTHER, MOST_TIME = 0.05, 0.25, 0.15
 BATCH, SEQUENCE = 8, 64
-ATTEMPTS = 8  # Of which two in five are disturbed, on an idle machine too; each takes three seconds.
+ATTEMPTS, MOST_DISTURBED = 3, 8  # Two in five rounds are disturbed, on an idle machine too.
 STEPS, MEASURED, TRACED = 30, 20, 12  # In all, and the last of them.
 LARGEST_MESSAGE, MOST_FDS = 1 << 20, 253
 DEVICE, HOST, NVME = 256 * MIB, 1024 * MIB, 512 * MIB
@@ -204,7 +204,7 @@ class PlanJobsTest(TrainTest):
         self.chunk_bytes = 64 * KIB
         failures = []
         for name, keys in self.jobs():
-            for attempt in range(ATTEMPTS):
+            for attempt in range(MOST_DISTURBED if name == "host_at_60_percent" else ATTEMPTS):
                 self.folder = self.directory / f"{name}_{attempt}"
                 self.folder.mkdir()
                 wrong, alike = self.compare(name, keys)

@@ -16,9 +16,8 @@ import train_program
 from train_program import BIN, MODELS, arguments, metrics, tensors
 
 MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none",
-          # ob1: else Open MPI looks for InfiniBand adapters for 0.2 s a run. Where a rank ends them all, the others
-          # are killed at once, and not a second after they were asked to end.
-          "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "ob1", "--mca", "odls_base_sigkill_timeout", "0"]
+          # ob1: else Open MPI looks for InfiniBand adapters for 0.2 s a run.
+          "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "ob1"]
 ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TIMEOUT_S = 120
 # Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.

@@ -101,6 +101,26 @@ TEST(PlannerLimitsTest, AnInterruptEndsThePlanning) {
   EXPECT_GT(most, 10);
 }
 
+// Of a plan by one rule: in the search, and then behind the times of its fetches, before each of
+// three rounds that give their order, and before the plan is played.
+TEST(PlannerLimitsTest, APlanIsInterruptedWhileItsFetchesAreOrdered) {
+  ASSERT_OK_AND_ASSIGN(
+      const RangeTrace trace,
+      PackTrace(RandomTrace(DrawOptions(/*seed=*/8, /*spans=*/true), 8).Make(), kTestChunkBytes));
+  PlanInputs inputs = {
+      .trace = trace, .budget_bytes = {}, .costs = {}, .policy = {.kind = PolicyKind::kCpu}};
+  inputs.budget_bytes[Tier::kDevice] = DeviceFloorBytes(trace) + 2 * kTestChunkBytes;
+  inputs.budget_bytes[Tier::kHost] = int64_t{1} << 30;
+  int asked = 0;
+  inputs.interrupt = [&] {
+    ++asked;
+    return absl::OkStatus();
+  };
+  ASSERT_OK(MakePlan(inputs));
+  constexpr int kElsewhere = 3;  // Twice in the search, and before the plan is checked.
+  EXPECT_GE(asked, kElsewhere + 1 + 3 + 1);
+}
+
 // Out of time, the best plan that was found so far is better than none.
 // Two chunks take turns in one slot of DEVICE, and none has room in HOST: each use is played there.
 TEST(PlannerLimitsTest, ALongRoundInHostEndsWithItsDeadline) {
