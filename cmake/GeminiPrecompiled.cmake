@@ -5,7 +5,8 @@
 #   gemini_precompile_common(<target>)   a library or a program
 #   gemini_precompile_test(<target>)     a test without Torch; others have GeminiTorchPch.cmake's
 # Below ASAN the code of tests without Torch, and what they inline, is not optimised: clang takes a third of the time
-# then, and it runs once.
+# then, and it runs once. Optimised are those whose own loops take longer than that saves.
+set(GEMINI_TESTS_WITH_LOOPS communicator_host_test copy_engine_host_test host_plan_test planner_test)
 function(gemini_precompile_common target)
   if(NOT GEMINI_SANITIZER STREQUAL "" AND NOT GEMINI_WITH_TORCH)
     gemini_precompile_by(gemini_common_pch ${target})
@@ -13,7 +14,11 @@ function(gemini_precompile_common target)
 endfunction()
 
 function(gemini_precompile_test target)
-  gemini_precompile_by(${gemini_tests_pch} ${target})
+  if(target IN_LIST GEMINI_TESTS_WITH_LOOPS)
+    gemini_precompile_by(gemini_common_pch ${target})
+  else()
+    gemini_precompile_by(${gemini_tests_pch} ${target})
+  endif()
 endfunction()
 
 # A precompiled header is of one kind of code: position-independent, and optimised as it was.
