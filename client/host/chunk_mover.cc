@@ -13,7 +13,7 @@ ChunkMover::~ChunkMover() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ChunkMover::StartForPlan() { Start(2, "gemini-ahead", &ChunkMover::ReadForeseen); }
+void ChunkMover::StartForPlan() { Start(kReadersAhead, "gemini-ahead", &ChunkMover::ReadForeseen); }
 
 void ChunkMover::StartForUpdates() {
   Start(4, "gemini-ahead", &ChunkMover::ReadForUpdate);

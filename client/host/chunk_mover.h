@@ -35,8 +35,8 @@ class ChunkMover {
   ChunkMover(const ChunkMover&) = delete;
   ChunkMover& operator=(const ChunkMover&) = delete;
 
-  // Starts two threads named gemini-ahead that read what is foreseen: one may spill a chunk while
-  // the other reads. With more threads, more chunks would be read and given up than is needed.
+  // Starts kReadersAhead threads named gemini-ahead that read what is foreseen: one may spill a
+  // chunk while the other reads. With more, more chunks would be read and given up than is needed.
   void StartForPlan();
   // Starts four threads named gemini-ahead that read for updates and four named gemini-behind that
   // write: each moves one chunk at a time and computes its checksum, and a disk is fast only with

@@ -28,6 +28,14 @@ inline constexpr int64_t kBatchSlots = 4;
 inline constexpr int64_t kFetchCopies = 8;
 // Slots that read-ahead from NVME leaves free, for an update's new chunks and gradients.
 inline constexpr int64_t kFreeSlots = 8;
+// Threads of a space that read ahead by a plan.
+inline constexpr int64_t kReadersAhead = 2;
+// HOST slots that hold no chunk, on average, where a plan is followed and not all chunks have room:
+// those that stay free, an update's new chunks, for which as many are spilled, and the one for
+// which each reader makes room.
+constexpr int64_t SlotsBetweenChunks(const StateFormat& format) {
+  return kFreeSlots + UpdatedKinds(format).size() + kReadersAhead;
+}
 // Bundles whose optimizer states have room in HOST, while they are read and written, if their home
 // is NVME.
 inline constexpr int64_t kStateBundlesInHost = 4;

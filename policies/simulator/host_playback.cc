@@ -323,7 +323,8 @@ std::vector<int64_t> SlotsOfSpaces(const RangeTrace& trace, int64_t host_bytes) 
   for (size_t space = 0; space < trace.chunks_of_space.size(); ++space) {
     // Not many more slots than chunks: the product is far from overflowing.
     const int64_t of_chunks = all_slots * trace.chunks_of_space[space] / all_chunks;
-    slots.push_back(std::max(of_chunks - kFreeSlots, UpdateSlots(trace.formats[space])));
+    const StateFormat& format = trace.formats[space];
+    slots.push_back(std::max(of_chunks - SlotsBetweenChunks(format), UpdateSlots(format)));
   }
   return slots;
 }

@@ -34,7 +34,7 @@ int64_t HostReadNs(int64_t chunk_bytes, const CostModel& costs);
 bool HostHoldsAll(const RangeTrace& trace, int64_t host_bytes);
 
 // Returns the slots that each space has for its chunks: its share of host_bytes by its chunks, less
-// kFreeSlots, but always enough for an update. For the case that HOST does not hold all.
+// SlotsBetweenChunks, but always enough for an update. For the case that HOST does not hold all.
 std::vector<int64_t> SlotsOfSpaces(const RangeTrace& trace, int64_t host_bytes);
 
 struct NvmeTransfer {

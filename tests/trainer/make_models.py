@@ -62,6 +62,12 @@ def configs():
         pad_token_id=1)
 
 
+def wide_config():
+    """A model of some hundred chunks of 1 MiB, for what depends on a chunk's size."""
+    return transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=512, n_layer=6, n_head=8,
+                                   bos_token_id=0, eos_token_id=0)
+
+
 def odd_configs():
     """Models whose tables have rows that divide by no number of ranks."""
     yield "odd_rows", transformers.LlamaConfig(
@@ -125,6 +131,7 @@ def main(directory):
         save(with_layers(config, 3), root / "three_layers" / name)
     for name, config in odd_configs():
         save(config, root / name)
+    save(wide_config(), root / "gpt2_wide")
     make_crowded(root)
     numpy.save(root / "tokens.npy", tokens(20_000, seed=2))
     numpy.save(root / "eval.npy", tokens(1_000, seed=3).astype(numpy.uint32))

@@ -5,11 +5,11 @@
 From its recorded round each job's plan must be the daemon's own, byte for byte: something between both
 keeps what the daemon sends. From config.json alone the bytes that a step moves must be those of the
 running job within MOST_BYTES, if both plans chose alike. Whether a few tensors are updated on DEVICE is a
-matter of one per cent of a step, and less than two rounds differ by; then the bytes may differ by MOST_OTHER,
-and a job in which they differ by more runs again, up to ATTEMPTS times in all.
-What leaves HOST for lack of room depends on how fast the disk is at that moment, so of this job's NVMe they
-must be those that the daemon's plan foretells. That one follows from the times of a single round, which other
-programs may disturb: then the job runs again, too, up to MOST_DISTURBED times in all.
+matter of one per cent of a step, and less than two rounds differ by; then the bytes may differ by MOST_OTHER.
+A job in which they differ by more runs again, up to ATTEMPTS times in all, if the plans chose otherwise or if
+HOST lacks room: what leaves it depends on how fast the disk is at that moment, and other programs may disturb
+that. It depends on the disk's rate as the daemon measured it, by pieces of 1 MiB, so that job has chunks of
+that size, and a model that fills enough of them.
 
 Step times are printed. On a machine that others use they say little, so they are checked within MOST_TIME
 only where GEMINI_CHECK_TIMES is set. Rates are those of the same run: links, disk and updates as its daemon
@@ -33,7 +33,7 @@ import live_training
 
 MOST_BYTES, MOST_OTHER, MOST_TIME = 0.05, 0.25, 0.15
 BATCH, SEQUENCE = 8, 64
-ATTEMPTS, MOST_DISTURBED = 3, 8  # Two in five rounds are disturbed, on an idle machine too.
+ATTEMPTS = 3
 STEPS, MEASURED, TRACED = 30, 20, 12  # In all, and the last of them.
 LARGEST_MESSAGE, MOST_FDS = 1 << 20, 253
 DEVICE, HOST, NVME = 256 * MIB, 1024 * MIB, 512 * MIB
@@ -100,6 +100,8 @@ class PlanTap:
 
 
 class PlanJobsTest(TrainTest):
+    model, chunk_bytes, room = "gpt2", 64 * KIB, {"device_memory": 64 * MIB, "host_memory": 256 * MIB}
+
     def memstat(self, *arguments):
         done = subprocess.run([BIN / "memstat", "--socket", self.daemon.socket, *map(str, arguments)],
                               capture_output=True, text=True, timeout=60)
@@ -116,9 +118,9 @@ class PlanJobsTest(TrainTest):
         """Returns the bytes that a step of the running job moves, and the metrics of some."""
         self.name, self.plans = name, []
         output = self.folder / name
-        keys = self.keys(steps=1_000_000, threads=1, batch=BATCH, sequence=SEQUENCE, no_save=True,
+        keys = self.keys(self.model, steps=1_000_000, threads=1, batch=BATCH, sequence=SEQUENCE, no_save=True,
                          chunk_size=self.chunk_bytes, output=output, daemon=self.tap.path,
-                         **{"device_memory": 64 * MIB, "host_memory": 256 * MIB, **keys})
+                         **{**self.room, **keys})
         with live_training.Training(BIN, keys) as job:
             job.wait_for_step(STEPS)
             trace = self.directory / "trace.json"
@@ -147,9 +149,9 @@ class PlanJobsTest(TrainTest):
 
     def foretell(self, scale, **keys):
         """By config.json alone, with the daemon's rates, for what computes 10^10 `scale` FLOP/s."""
-        keys = {"device_memory": 64 * MIB, "host_memory": 256 * MIB, "precision": "fp32", **keys}
+        keys = {**self.room, "precision": "fp32", **keys}
         costs = next(path for path in (self.folder / "daemon_state").glob("costs*"))
-        flags = ["--model", MODELS / "gpt2", "--gpu", "cpu", "--batch", BATCH, "--sequence", SEQUENCE,
+        flags = ["--model", MODELS / self.model, "--gpu", "cpu", "--batch", BATCH, "--sequence", SEQUENCE,
                  "--chunk-size", self.chunk_bytes, "--costs", costs, "--tflops", 0.01 * scale,
                  "--memory-bandwidth", f"{int(4e9 * scale)}/s", "--kernel-time", int(5000 / scale),
                  "--device", keys["device_memory"], "--host", keys["host_memory"],
@@ -182,9 +184,6 @@ class PlanJobsTest(TrainTest):
                 line += f"; {foretold['policy']}, not {recorded['policy']}"
             for tier, expected in self.moved(foretold).items():
                 real = moved[tier]
-                if tier == "NVME" and name == "host_at_60_percent":
-                    line += f"; ran with {real / MIB:.2f} MiB of NVME"
-                    real = self.moved(recorded)[tier]
                 error = expected / real - 1 if real else float(expected > 0)
                 line += f"; {tier} {expected / MIB:.2f} of {real / MIB:.2f} MiB ({error:+.1%})"
                 if abs(error) > (MOST_BYTES if alike else MOST_OTHER):
@@ -200,27 +199,34 @@ class PlanJobsTest(TrainTest):
                 self.non_model_bytes = max(step["non_model_peak_bytes"] for step in ran)
         return wrong, alike
 
-    def test_six_jobs_do_what_is_foretold(self):
-        self.chunk_bytes = 64 * KIB
+    def wrong_after_attempts(self, name, keys):
+        for attempt in range(ATTEMPTS):
+            self.folder = self.directory / f"{name}_{attempt}"
+            self.folder.mkdir()
+            wrong, alike = self.compare(name, keys)
+            if not wrong or (alike and "host_memory" not in keys):
+                break
+        return wrong
+
+    def test_jobs_do_what_is_foretold(self):
         failures = []
         for name, keys in self.jobs():
-            for attempt in range(MOST_DISTURBED if name == "host_at_60_percent" else ATTEMPTS):
-                self.folder = self.directory / f"{name}_{attempt}"
-                self.folder.mkdir()
-                wrong, alike = self.compare(name, keys)
-                if not wrong or (alike and name != "host_at_60_percent"):
-                    break
-            failures += wrong
+            failures += self.wrong_after_attempts(name, keys)
         self.assertEqual(failures, [])
+
+    def test_what_leaves_host_is_foretold(self):
+        self.model, self.chunk_bytes = "gpt2_wide", MIB
+        self.room = {"device_memory": 256 * MIB, "host_memory": 512 * MIB}
+        of_parameters = parameter_bytes(self.model)
+        keys = dict(device_memory=110 * MIB + of_parameters // 4,  # And what is no part of the model.
+                    host_memory=4 * of_parameters * 6 // 10, nvme=f"{self.directory}/of_the_daemon:{NVME}")
+        self.assertEqual(self.wrong_after_attempts("host_at_60_percent", keys), [])
 
     def jobs(self):
         nvme = f"{self.directory}/of_the_daemon:{NVME}"
         yield "all_on_device", {}
-        quarter = self.non_model_bytes + parameter_bytes("gpt2") // 4
+        quarter = self.non_model_bytes + parameter_bytes(self.model) // 4
         yield "device_at_a_quarter", {"device_memory": quarter}
-        needed = self.foretell(1.0, device_memory=quarter)["needed_bytes"]
-        yield "host_at_60_percent", {"device_memory": quarter, "host_memory": needed * 6 // 10,
-                                     "nvme": nvme}
         yield "states_on_nvme", {"device_memory": quarter, "optimizer_tier": "nvme", "nvme": nvme}
         yield "states_of_8_bits", {"device_memory": quarter, "moments": "8bit"}
         yield "bf16", {"device_memory": quarter, "precision": "bf16"}

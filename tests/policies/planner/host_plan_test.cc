@@ -58,7 +58,7 @@ RangeTrace FrozenLayers(int layers, int64_t compute_ns) {
 }
 
 // HOST with so many slots for chunks.
-int64_t HostFor(int64_t num_slots) { return (num_slots + kFreeSlots) * kChunk; }
+int64_t HostFor(int64_t num_slots) { return (num_slots + SlotsBetweenChunks({})) * kChunk; }
 
 TEST(HostPlanTest, APlanThatHostHoldsIsMadeAsBefore) {
   const RangeTrace trace = FrozenLayers(30, 20'000);
@@ -134,7 +134,7 @@ TEST(HostPlanTest, ForeseesTheUsesOfEachSpace) {
   for (int i = 0; i < kLayers; ++i) trace.updated.push_back(kLayers + i);
   ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kChunk));
   // Of the 20 chunks of one and the 80 of the other.
-  ASSERT_THAT(SlotsOfSpaces(packed, 80 * kChunk), ElementsAre(16 - kFreeSlots, 64 - kFreeSlots));
+  ASSERT_THAT(SlotsOfSpaces(packed, 80 * kChunk), ElementsAre(UpdateSlots({}), 64 - 13));
   ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(packed, 4 * kChunk, 80 * kChunk));
   std::map<int32_t, std::set<ChunkId>> used;
   for (const PlannedHostUse& use : plan.host_uses) used[use.space].insert(use.chunk);
@@ -147,8 +147,8 @@ TEST(HostPlanTest, ForeseesTheUsesOfEachSpace) {
     if (event.lane == Lane::kNvmeRead) ++reads[event.space];
   }
   // Each space's chunks come and go among themselves.
-  EXPECT_GE(reads[0], kLayers - 16 + kFreeSlots - 4);
-  EXPECT_GE(reads[1], 80 - (64 - kFreeSlots));
+  EXPECT_GE(reads[0], kLayers - UpdateSlots({}) - 4);
+  EXPECT_GE(reads[1], 80 - (64 - 13));
 }
 
 // Two layers in two slots, forward and backward, gradients, the update.

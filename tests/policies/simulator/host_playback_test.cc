@@ -202,7 +202,7 @@ TEST(HostPlaybackTest, SpacesShareHostByTheirChunks) {
   EXPECT_TRUE(HostHoldsAll(trace, all * kChunk));
   EXPECT_FALSE(HostHoldsAll(trace, all * kChunk - 1));
   EXPECT_FALSE(HostHoldsAll(trace, 0));
-  EXPECT_THAT(SlotsOfSpaces(trace, 90 * kChunk), ElementsAre(30 - kFreeSlots, 60 - kFreeSlots));
+  EXPECT_THAT(SlotsOfSpaces(trace, 90 * kChunk), ElementsAre(30 - 13, 60 - 13));
   EXPECT_THAT(SlotsOfSpaces(trace, 0), ElementsAre(UpdateSlots({}), UpdateSlots({})));
 }
 
