@@ -167,7 +167,8 @@ absl::Status PlanDesk::Handle(PeerSession& session, uint64_t id, const MakePlanR
   GEMINI_RETURN_IF_ERROR(CheckMakePlan(make, session));
   const Lease& lease = *session.lease;
   PlanTask task = {
-      .wait = std::make_shared<PlanWait>(std::exchange(session.trace_room, UniqueFd())),
+      .wait = std::make_shared<PlanWait>(session.peer.pid,
+                                         std::exchange(session.trace_room, UniqueFd())),
       .room_bytes = session.trace_room_bytes,
       .space = FirstSpaceName(session),
       .budget_bytes = {{make.device_bytes, lease.used[Tier::kHost], lease.used[Tier::kNvme]}},
@@ -204,7 +205,7 @@ absl::Status PlanDesk::Handle(PeerSession& session, uint64_t id, const FindTrace
   TraceKey key = {.space = find.space.empty() ? FirstSpaceName(session) : find.space,
                   .phase = find.phase,
                   .tensors_hash = find.tensors_hash};
-  session.plan_wait = std::make_shared<PlanWait>();
+  session.plan_wait = std::make_shared<PlanWait>(session.peer.pid);
   const auto send = [id](PeerSession& found, const absl::StatusOr<FoundTrace>& trace) {
     GEMINI_RETURN_IF_ERROR(trace.status());
     std::vector<int> fds;

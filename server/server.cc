@@ -216,8 +216,9 @@ std::string Server::Undeliverable(PeerSession& session, const std::string& answe
   const absl::Status refusal = absl::ResourceExhaustedError(
       absl::StrCat("the kernel has taken no descriptors for ",
                    absl::FormatDuration(PeerConnection::kDescriptorPatience),
-                   ": this user has too many descriptors in flight, in messages that nobody reads. "
-                   "End the program that does not read, or raise the limit (ulimit -n)"));
+                   ", or geminid has none left to wait with: this user has too many descriptors in "
+                   "flight, in messages that nobody reads. End the program that does not read, or "
+                   "raise the limit (ulimit -n)"));
   ServerLog().warn("cannot answer a request of {}: {}", Named(session), refusal.ToString());
   // Nobody knows of what it would have told: it is taken back.
   if (message.body_type() == wire::Body::LeaseReply && session.lease.has_value() &&

@@ -53,10 +53,11 @@ class Residency {
   RangeId AddRange(ChunkStore& store, BundleId first, int64_t num_bundles, ChunkKind kind);
 
   // Pins each range of `ranges` (repeats count), fetching those that are not on DEVICE, and returns
-  // the address of each one's first byte in `addresses`. Operators that the calling thread begins
-  // next run after copies in flight to them. Pins all or none. Succeeds whenever these ranges and
-  // those pinned by others fit into the budget beside non-model data, unless gaps between the
-  // others' ranges prevent it. A gradient waits for its update.
+  // the address of each one's first byte in `addresses`, which is as long. Operators that the
+  // calling thread begins next run after copies in flight to them. Pins all or none. Succeeds
+  // whenever these ranges and those pinned by others fit into the budget beside non-model data,
+  // unless gaps between the others' ranges prevent it. For a gradient it first waits until a
+  // pending update has read it.
   absl::Status Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses);
   // Drops one pin. After the last pin the range may be evicted, behind `after`: the operators that
   // used it, or all of the calling thread's if not given. `dirty`: its bytes were written while it
@@ -68,11 +69,11 @@ class Residency {
   // calling thread's operators. The copy goes to where the newest bytes are: the DEVICE copy, which
   // becomes dirty, or HOST. FREE chunks become HOLD, with zeros elsewhere. `alone`: no other byte
   // of the range is of use, so the room that the plan reserves for it on DEVICE suffices. Returns
-  // when all is enqueued; Write returns when the bytes are in HOST. `source` lives until the result
-  // is done, the operators that made it longer. Pins, writes, flushes, drops and fetches of the
-  // range run after the copy. Waits for a commit that a bundle awaits. FAILED_PRECONDITION: the
-  // range is committed. INVALID_ARGUMENT: past its end. On an error in the middle of a range that
-  // spans, the part before it is written.
+  // when all is enqueued. Write also waits for copies into HOST, not for one into DEVICE. `source`
+  // lives until the result is done, the operators that made it longer. Pins, writes, flushes, drops
+  // and fetches of the range run after the copy. Waits for a commit that a bundle awaits.
+  // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the
+  // middle of a range that spans, the part before it is written.
   absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
                                           int64_t size_bytes, bool alone = false);
   absl::Status Write(RangeId range, int64_t offset_bytes, const void* source, int64_t size_bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module and its managed model: which tensor has which name, and which parameter group.
+// Connects a module with its managed model: names its tensors, and puts parameters into groups.
 // Thread: one at a time. Owner: shared by the optimizer and whoever saves or loads it.
 #pragma once
 #include <memory>
@@ -45,7 +45,7 @@ class FrontModel {
 
   // The managed tensors: parameters, then buffers.
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
-  // What stays with the module: its integer buffers.
+  // What stays with the module: its buffers that are empty, or of no floating-point type.
   const std::vector<NamedTensor>& plain_buffers() const { return plain_buffers_; }
 
   // Puts each parameter into the group that has it. As CheckGroups.

@@ -14,13 +14,13 @@
 // (docs/examples/README.md lists what that changes for other calls).
 // Thread: one thread at a time may call, and no operator may use the module's tensors during a
 //         call.
-// Owner:  an optimizer and a PlainMemory may outlive their session; their calls then throw. When
-//         the session has ended, the module's parameters have no values any more: save them before.
+// Owner:  an optimizer and a PlainMemory may outlive their session; their calls then throw, but
+//         num_steps(). When the session has ended, the module's parameters have no values any more:
+//         save them before.
 // Errors: c10::Error with a text that says what happened and what to do next. While a session
 //         exists, errors of LibTorch carry no C++ backtrace, because finding its symbols takes
 //         seconds. A program with a fetcher of its own (c10::SetStackTraceFetcher) sets it again
 //         after the session.
-//         the session.
 #pragma once
 #include <torch/nn/module.h>
 #include <torch/optim/adam.h>
@@ -117,7 +117,7 @@ class Optimizer : public torch::optim::Optimizer {
   // replaced, if an option is not supported or out of its range, or if the session has failed.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  // Returns the number of steps done.
+  // Returns the number of steps done; 0 once the session has ended.
   int64_t num_steps() const;
 
   // Write and read options and states for torch::save and torch::load, in the format of LibTorch's

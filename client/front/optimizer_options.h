@@ -18,7 +18,7 @@ namespace gemini::client::front {
 // UNIMPLEMENTED: amsgrad, or options of another optimizer. INVALID_ARGUMENT: out of range.
 absl::StatusOr<OptimizerSpec> SpecOf(const torch::optim::OptimizerOptions& options);
 
-// Sets those of `spec` in options of the same kind.
+// Writes what `spec` says into `options`, which are of the same kind.
 void SetOptions(const OptimizerSpec& spec, torch::optim::OptimizerOptions& options);
 
 // State of one parameter, as fp32 tensors.
@@ -30,10 +30,10 @@ struct ParameterState {
 
 using StateMap = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
 
-// The state as LibTorch's optimizer of the kind has it; null: it has none yet.
+// Returns the state as LibTorch's optimizer of the kind has it; null: it has none yet.
 std::unique_ptr<torch::optim::OptimizerParamState> ToTorch(OptimizerKind kind,
                                                            const ParameterState& state);
-// The other way round; `state` is one of the kind's.
+// Returns what ToTorch made, or LibTorch; `state` is one of the kind's.
 ParameterState FromTorch(OptimizerKind kind, const torch::optim::OptimizerParamState& state);
 
 // Writes states, groups and options in the format of LibTorch's optimizer of the kind.

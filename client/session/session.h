@@ -96,7 +96,8 @@ class Session {
   ~Session();
 
   // Opens an ephemeral space and maps its slots. It lives until Close. Errors: the server's
-  // refusal. FAILED_PRECONDITION: closed.
+  // refusal. FAILED_PRECONDITION: closed. INVALID_ARGUMENT: a size is negative, or states have
+  // their home on NVMe, which has no slots.
   absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
   // Returns what the server grants of DEVICE, and its changes. Not after Close.

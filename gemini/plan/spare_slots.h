@@ -39,18 +39,20 @@ constexpr int64_t SlotsBetweenChunks(const StateFormat& format) {
 // Bundles whose optimizer states have room in HOST, while they are read and written, if their home
 // is NVME.
 inline constexpr int64_t kStateBundlesInHost = 4;
+// HOST slots for these.
 constexpr int64_t StateWindowSlots(const StateFormat& format) {
   return kStateBundlesInHost * NumStateChunks(format);
 }
-// Beside an update, copies to DEVICE hold slots, a plan holds a batch of write-backs, and so does
-// whoever else writes late gradients back. When no update is pending, gradients hold slots, too.
-// Who makes room on-line holds a batch, which it releases when no slot can be freed, before that
-// becomes an error. While updates are pending it waits and still holds it: the updater's slots are
-// reserved. Copies to DEVICE end without help from a waiting thread, so a thread that finds no slot
-// waits for that.
+// HOST slots for all that is in flight beside an update. Copies to DEVICE hold slots, a plan holds
+// a batch of write-backs, and so does whoever else writes late gradients back. When no update is
+// pending, gradients hold slots, too. Who makes room on-line holds a batch, which it releases when
+// no slot can be freed, before that becomes an error. While updates are pending it waits and still
+// holds it: the updater's slots are reserved. Copies to DEVICE end without help from a waiting
+// thread, so a thread that finds no slot waits for that.
 inline constexpr int64_t kSlotsBesideUpdate = 17;
 static_assert(kSlotsBesideUpdate >= kOpenChunks + kMaxGradientsUnderWay + 1);
 static_assert(kSlotsBesideUpdate >= kLateGradientSlots + kFetchCopies + 2 * kBatchSlots);
+// All HOST slots that a space has beside those of its chunks.
 constexpr int64_t SpareSlots(const StateFormat& format, bool states_on_nvme = false) {
   return UpdateSlots(format) + kSlotsBesideUpdate + (states_on_nvme ? StateWindowSlots(format) : 0);
 }

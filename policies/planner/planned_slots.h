@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of DEVICE while a plan is made: which range is in each, since when a free one is free,
 // and where runs of adjacent free ones are.
-// Rules: oldest first takes the slot that has been free for longest, so that a fetch may begin
-// early. Single chunks follow that exactly, runs by going around the slots in a circle (next fit).
-// Otherwise runs are taken from the bottom and single chunks from the top, so that these do not
-// split the room for runs. Reserved slots are the last choice for single chunks.
+// Rules: with `oldest_first` a range takes the slot that has been free for longest, so that a fetch
+// may begin early. Single chunks follow that exactly, runs by going around the slots in a circle
+// (next fit). Otherwise runs are taken from the bottom and single chunks from the top, so that
+// these do not split the room for runs. Reserved slots are the last choice for single chunks.
 // Units: slots from 0; ranges by index.
 // Source: next fit, in Knuth, The Art of Computer Programming 1, section 2.5.
 #pragma once

@@ -6,8 +6,9 @@
 // evicted after its last use, not when its room is needed. What the update makes stale is dropped
 // at the update. Gradients that the update reads in HOST, and parameters that were written, are
 // evicted before it. Gradients that are kept on DEVICE for it are evicted after it.
-// Circle: rounds are played until one ends as it began. If none does, ever fewer ranges may stay
-// from one round into the next, until one does. With none that stays, a round always does.
+// Circle: a limited number of rounds is played, each from where the one before ended, until one
+// ends as it began. If none does, ever fewer ranges may stay from one round into the next, until
+// one does. With none that stays, a round always does.
 // Source: farthest next use is optimal for chunks of one size (Belady, IBM Systems Journal 5, 1966)
 // and any capacity over time. For ranges of several sizes, and slots that must be adjacent, it is a
 // heuristic: a run is made where clearing it costs the fewest chunks that are fetched again.

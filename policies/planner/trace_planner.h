@@ -17,7 +17,7 @@
 
 namespace gemini::policies {
 
-// Times this close are equal: their prediction is no better than that.
+// Round times that differ by less than this fraction are equal: their prediction is no better.
 inline constexpr double kSameTime = 0.01;
 
 // Returns whether `a` is to be preferred: the faster plan, or of two that are as fast the one that

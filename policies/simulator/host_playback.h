@@ -6,7 +6,7 @@
 // Spills: a victim without a valid copy on NVME is written first. That delays its own slot alone,
 // because each direction of the disk is a queue of its own.
 // Misses: a chunk that is requested and not in HOST is read after the transfers that have begun.
-// Holds: a chunk stays in HOST from its arrival until its use is over.
+// Holds: a chunk is held while it is read, and while it is used. In between it may be spilled.
 // Copies: a committed chunk that is read keeps its copy on NVME until it changes. A gradient loses
 // its copy when it is read.
 // Spaces: each has its own slots, and they take turns at reading ahead.

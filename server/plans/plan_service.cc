@@ -112,8 +112,9 @@ void PlanService::CalibrateOnce() {
 
 void PlanService::Queue(std::shared_ptr<PlanWait> wait,
                         absl::AnyInvocable<void(absl::Status)> job) {
-  worker_->Run([this, wait = std::move(wait), job = std::move(job),
-                queued = MonotonicNow()]() mutable {
+  const pid_t process = wait->process();
+  turns_.Push(process, [this, wait = std::move(wait), job = std::move(job),
+                        queued = MonotonicNow()]() mutable {
     if (stopping_ || wait->cancelled()) return;
     const absl::Duration waited = MonotonicNow() - queued;
     job(waited <= max_wait_
@@ -123,6 +124,7 @@ void PlanService::Queue(std::shared_ptr<PlanWait> wait,
                   " so far: chunks are placed on demand. Run fewer jobs at a time, or with larger "
                   "chunks")));
   });
+  worker_->Run([this] { turns_.Next()(); });
 }
 
 void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and kept traces, on a thread of their own: a plan may take half a second, the disk longer.
-// Thread: the owner thread calls; `done` is called on the service's thread, which then posts.
+// Makes plans and keeps traces for the owner thread, on a thread of its own, because a plan may
+// take seconds, and the disk longer.
+// Thread: the owner thread calls; `done` runs on the service's thread, and posts to the owner's.
 // Trust:  a trace comes from a client, who may still write to it: its bytes are copied once, then
 //         verified, bounded and packed. What was verified is kept; the client's bytes are not.
 #pragma once
@@ -22,6 +23,7 @@
 #include "server/loop/worker_thread.h"
 #include "server/plans/machine_costs.h"
 #include "server/plans/plan_recipe.h"
+#include "server/plans/plan_turns.h"
 #include "server/plans/plan_wait.h"
 #include "server/plans/trace_store.h"
 
@@ -34,7 +36,8 @@ inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
 inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
 // How long a request waits for the plans of others: that of six that take the longest.
 inline constexpr absl::Duration kMaxPlanWait = absl::Seconds(30);
-// So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.
+// Keeps the bytes of kMaxTraceChunks chunks with all their states far below 2^63. No chunk is
+// nearly as large.
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
 struct PlanTask {
@@ -78,7 +81,7 @@ class PlanService {
   // Other errors are those of policies::MakePlan.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
   // Finds a stored trace and passes it to `done`. The wait (never null) has no room, and may be
-  // cancelled likewise.
+  // cancelled likewise. RESOURCE_EXHAUSTED: as MakePlan.
   void FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                  absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
   // Closes a memfd of ours, which may block, on a thread that no plan holds up. Then calls `closed`
@@ -89,7 +92,8 @@ class PlanService {
   CostModel costs() const { return costs_.costs(); }
 
  private:
-  // Runs `job` on the worker, with an error if it waited too long. Drops it if nobody waits.
+  // Runs `job` on the worker when its process has its turn, with an error if it waited too long.
+  // Drops it if nobody waits.
   void Queue(std::shared_ptr<PlanWait> wait, absl::AnyInvocable<void(absl::Status)> job);
   absl::StatusOr<MadePlan> Make(const PlanTask& task);
   void Open();
@@ -103,6 +107,7 @@ class PlanService {
   MachineCosts costs_;
   bool calibrated_ = false;           // The worker's.
   std::optional<TraceStore> traces_;  // The worker's.
+  PlanTurns turns_;                   // Each job of the worker takes one.
   std::atomic<bool> stopping_ = false;
   std::unique_ptr<WorkerThread> closer_;
   std::unique_ptr<WorkerThread> worker_;  // Last: its jobs use what is above.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lets a session cancel the plan or the stored trace that it waits for. It also holds the trace
 // room, so that a cancelled request does not keep it open while it waits in the queue behind other
-// plans.
+// plans, and says whose turn it is.
 // Thread: any.
 #pragma once
+#include <sys/types.h>
+
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -14,7 +16,10 @@ namespace gemini::server {
 
 class PlanWait {
  public:
-  explicit PlanWait(UniqueFd room = UniqueFd()) : room_(std::move(room)) {}
+  explicit PlanWait(pid_t process, UniqueFd room = UniqueFd())
+      : process_(process), room_(std::move(room)) {}
+
+  pid_t process() const { return process_; }  // The session's.
 
   // The work begins: returns the room, which the caller closes.
   UniqueFd TakeRoom() {
@@ -33,6 +38,7 @@ class PlanWait {
   }
 
  private:
+  const pid_t process_;
   mutable Mutex mutex_;
   UniqueFd room_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

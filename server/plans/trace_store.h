@@ -28,14 +28,15 @@ struct KeptTrace {
   std::string trace;  // The bytes of one that was verified.
 };
 
-// The bytes of its file, of which the key's phase and tensors are those of the trace itself.
+// Returns the bytes of its file. The key's phase and tensors are not apart in it: the trace has
+// them.
 std::string EncodeKeptTrace(const KeptTrace& kept);
 // DATA_LOSS: they are no such file, or were changed. Others: as DecodeTrace. `bytes` begin at a
 // multiple of 8.
 absl::StatusOr<KeptTrace> DecodeKeptTrace(absl::string_view bytes);
 
-// A trace is a file that is read at the next start, and some 500 bytes beside its own: at 4,096 a
-// start takes a second. A job has one a phase.
+// A trace is a file that is read at the next start, and takes some 500 bytes of memory beside its
+// own: with 4,096 of them a start takes a second. A job has one a phase.
 inline constexpr int64_t kMaxKeptTraces = 4'096;
 
 class TraceStore {

@@ -143,7 +143,10 @@ void PeerConnection::Send(std::string bytes, absl::Span<const int> fds) {
   if (sent == Sent::kYes) return;
   waiting_ = true;
   out_.bytes = std::move(bytes);
-  for (int fd : fds) out_.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  for (int fd : fds) {
+    out_.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!out_.fds.back()) descriptors_lost_ = true;
+  }
   retry_delay_ = kFirstRetry;
   kept_back_ = absl::ZeroDuration();
   AwaitFlush(sent);
@@ -163,10 +166,11 @@ void PeerConnection::AwaitFlush(Sent sent) {
 
 void PeerConnection::Flush() {
   if (!waiting_ || hung_up_) return;
+  const bool lost = std::exchange(descriptors_lost_, false);
   std::vector<int> fds;
   for (const UniqueFd& fd : out_.fds) fds.push_back(fd.get());
-  const Sent sent = TrySend(out_.bytes, fds);
-  if (sent == Sent::kTooManyInFlight && kept_back_ >= kDescriptorPatience) {
+  const Sent sent = lost ? Sent::kTooManyInFlight : TrySend(out_.bytes, fds);
+  if (lost || (sent == Sent::kTooManyInFlight && kept_back_ >= kDescriptorPatience)) {
     waiting_ = false;
     std::string instead = handlers_.undeliverable(std::exchange(out_, Packet()).bytes);
     if (!instead.empty()) Send(std::move(instead), {});

@@ -27,7 +27,8 @@ class PeerConnection {
   struct Handlers {
     // Is called with each message. May destroy the connection.
     absl::AnyInvocable<void(std::string bytes)> message;
-    // Is called when the kernel has refused the descriptors of `bytes` for kDescriptorPatience.
+    // Is called when the kernel has refused the descriptors of `bytes` for kDescriptorPatience, or
+    // when they have to wait and there is no descriptor left to keep them by.
     // Returns the message to send instead, without descriptors. Empty: send nothing now.
     absl::AnyInvocable<std::string(const std::string& bytes)> undeliverable;
     // Is called once, last, when the peer hung up or sent what is no message. May destroy the
@@ -54,7 +55,8 @@ class PeerConnection {
   void Pause();
   void Resume();
 
-  // Sends now, or keeps the message (duplicates of `fds` with it) until there is room. The one
+  // Sends now, or keeps the message (duplicates of `fds` with it) until there is room. Without a
+  // descriptor left for a duplicate, what `undeliverable` returns is sent instead then. The one
   // before must be gone, as it is when a message handler runs.
   void Send(std::string bytes, absl::Span<const int> fds);
   // Ends the connection once the last Send went out; hang_up is called. Nothing more is read.
@@ -83,6 +85,7 @@ class PeerConnection {
   bool hung_up_ = false;
   bool waiting_ = false;  // for room for:
   Packet out_;
+  bool descriptors_lost_ = false;  // Those of out_ could not be duplicated.
   bool sent_descriptors_ = false;  // With the last message that had some.
   std::optional<EventLoop::TimerId> retry_;
   absl::Duration retry_delay_, kept_back_;  // By the kernel's bound, so far.

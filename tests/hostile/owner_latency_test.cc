@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/plan/trace_wire.h"
@@ -378,6 +379,20 @@ class DescriptorsInFlight : public OwnerLatency {
     limit.rlim_cur = 400;
     ASSERT_EQ(::prlimit(daemon().process().pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   }
+  // Keeps as many in flight as the kernel allows, as another program of the same user.
+  void Hoard() {
+    std::array<int, 2> ends;
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+    hoard_ = {UniqueFd(ends[0]), UniqueFd(ends[1])};
+    const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_OK(SendPacket(ends[0], "x", std::vector<int>(250, file.get())));
+    }
+  }
+  void EndHoard() { hoard_ = {}; }
+
+ private:
+  std::array<UniqueFd, 2> hoard_;
 };
 
 TEST_F(DescriptorsInFlight, WhoeverLeavesThemUnreadEndsNobodyElsesSession) {
@@ -407,15 +422,7 @@ TEST_F(DescriptorsInFlight, WhereTheKernelTakesNoneARequestIsRefusedAndTheSessio
   WireClient honest = Connect("honest");
   ASSERT_OK(honest.OpenLease({{kMiB, 0, 0}}, {{}}));
   WireClient newcomer = Connect("newcomer");
-  // Another program of the same user keeps so many in flight: this one.
-  std::array<int, 2> ends;
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
-  UniqueFd hoard(ends[0]);
-  UniqueFd unread(ends[1]);
-  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (int i = 0; i < 2; ++i) {
-    ASSERT_OK(SendPacket(hoard.get(), "x", std::vector<int>(250, file.get())));
-  }
+  ASSERT_NO_FATAL_FAILURE(Hoard());
   EXPECT_THAT(honest.WriteTrace("x"),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("descriptors in flight")));
   // Whose bytes come back: nothing of a lease that nobody was told of can be mapped.
@@ -424,11 +431,34 @@ TEST_F(DescriptorsInFlight, WhereTheKernelTakesNoneARequestIsRefusedAndTheSessio
   EXPECT_OK(honest.GetStatus());
   // Some room within the time that it is tried again.
   ASSERT_OK(honest.SendRaw(OpenTraceRequest(4096)));
-  unread.Reset();
-  hoard.Reset();
+  EndHoard();
   EXPECT_OK(honest.Receive());
   EXPECT_OK(honest.WriteTrace("x"));
   EXPECT_OK(newcomer.OpenLease({{kMiB, kMiB, 0}}, {{}}));
+}
+
+// The daemon has one for the answer, and none to keep that with until the kernel takes it.
+TEST_F(DescriptorsInFlight, WhereTheServerHasNoneLeftARequestIsRefusedAndTheSessionGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(StartLimited());
+  WireClient honest = Connect("honest");
+  ASSERT_OK(honest.OpenLease({{kMiB, 0, 0}}, {{}}));
+  ASSERT_NO_FATAL_FAILURE(Hoard());
+  const pid_t pid = daemon().process().pid();
+  rlimit before = {};
+  ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, nullptr, &before), 0);
+  rlim_t first_free = 0;
+  while (std::filesystem::exists(
+      std::filesystem::symlink_status(absl::StrFormat("/proc/%d/fd/%d", pid, first_free)))) {
+    ++first_free;
+  }
+  const rlimit one_more = {.rlim_cur = first_free + 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, &one_more, nullptr), 0);
+  EXPECT_THAT(honest.WriteTrace("x"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("none left to wait with")));
+  EXPECT_OK(honest.GetStatus());
+  ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, &before, nullptr), 0);
+  EndHoard();
+  EXPECT_OK(honest.WriteTrace("x"));
 }
 
 }  // namespace

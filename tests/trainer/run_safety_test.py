@@ -48,6 +48,21 @@ class RunSafetyTest(train_program.TrainTest):
                     self.assertEqual(result.returncode, 1, result.stderr)
                     self.assertIn(f"--{key.replace('_', '-')} {path} lies in --output", result.stderr)
                     self.assertEqual(self.files(output), before)
+        # So are files that a model's directory links to, and data that --metrics would empty.
+        linked = self.directory / "linked"
+        linked.mkdir()
+        for file in (output / "latest").iterdir():
+            (linked / file.name).symlink_to(file.resolve())
+        result = run(**dict(self.keys(steps=2, overwrite=True, output=output), model=linked))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, rf"--model {linked}/\S+ lies in --output")
+        copied = self.directory / "tokens.npy"
+        shutil.copy(MODELS / "tokens.npy", copied)
+        result = run(**dict(self.keys(steps=2, overwrite=True, output=output), data=copied, metrics=copied))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn(f"--data {copied} is the file that --metrics writes, too", result.stderr)
+        self.assertEqual(copied.read_bytes(), (MODELS / "tokens.npy").read_bytes())
+        self.assertEqual(self.files(output), before)
         # Beside it, with a name that begins alike, nothing is refused.
         shutil.copytree(output / "latest", self.directory / "out-model")
         keys = dict(self.keys(steps=2, overwrite=True, output=output), model=self.directory / "out-model")

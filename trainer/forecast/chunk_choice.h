@@ -2,9 +2,9 @@
 // Which chunk size a run gets: the one asked for, else one with which the planner predicts a fast
 // step and the model needs little HOST (policies/planner/chunk_size_search.h), from its config.json
 // and the run's settings alone.
-// Model:  the trace of trainer/forecast/traced_step.h. Of more than kMostMicroBatches the others
-//         repeat the last one. A kept trace asks for no size: traces are of tensors, and spaces end
-//         with their sessions.
+// Model:  the trace of trainer/forecast/traced_step.h, of kMostMicroBatches micro-batches at most,
+//         because the others would repeat the last one; so are the times in `reason`. A kept trace
+//         asks for no size: traces are of tensors, and spaces end with their sessions.
 // Thread: as TraceStep, which it calls.
 #pragma once
 #include <cstdint>
@@ -34,7 +34,8 @@ struct ChunkChoice {
   std::optional<DeviceNeed> floor;
   // What phases of the run are foretold: "train", a whole step, and "eval", a whole batch of an
   // evaluation whose experts are not routed. Neither is there on a GPU, with the vertical schedule,
-  // in fp16, without plans, where a step has more than 100,000 operators or the dry run failed.
+  // in fp16, without plans or a measured rate of computing, where a step has more than 100,000
+  // operators or the dry run failed.
   std::vector<Trace> rounds = {};
 };
 
@@ -47,7 +48,8 @@ struct ChunkChoiceInputs {
   // An error: why it is not known, so no step is predicted.
   absl::StatusOr<ComputeRate> compute = absl::UnavailableError("nothing was measured");
   CostModel links;  // --device-bandwidth comes before its rates.
-  // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried.
+  // A power of two >= 64 KiB: the largest that is tried, and taken when no step can be predicted,
+  // halved while a traced step's largest operator does not fit.
   // With larger ones operators could pin more than DEVICE holds.
   int64_t most_chunk_bytes = 0;
 };

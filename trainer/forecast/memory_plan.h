@@ -23,10 +23,10 @@ BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_b
 struct MemoryPlan {
   TierMap<int64_t> bytes;
   int64_t chunk_bytes = 0;
-  // What of DEVICE will do where other jobs hold the rest; 0: all.
+  // What of DEVICE will do where other jobs hold the rest; 0: all. PlanMemory leaves it 0.
   int64_t device_floor_bytes = 0;
-  // Of boundary activations, DEVICE keeps so many bytes; the others get so many of HOST. 0: all
-  // stay.
+  // DEVICE keeps up to so many bytes of boundary activations. The others get so many of HOST, which
+  // bytes has, too; 0: none leaves DEVICE.
   int64_t kept_activation_bytes = 0;
   int64_t host_activation_bytes = 0;
 };

@@ -115,7 +115,8 @@ class Communicator {
 
   // In each of these `site` names the place in the program, for counts and for messages. The order
   // of ranks is that of the group. Work that fails with INVALID_ARGUMENT was not issued: a size is
-  // negative, or a place is none of the group's.
+  // negative, a place is none of the group's, a tag is out of range, or a message is to or from
+  // this rank itself.
 
   // Puts each rank's `part_bytes` at `part` behind those of the ranks before it, at `all`, in each.
   // `part` may be this rank's own place in `all`.

@@ -12,7 +12,7 @@
 //         own micro-batches before: replicas in their parameters' .grad, as they would alone, and
 //         with whole tensors in others beside these (stage 1).
 // Memory: one buffer, however many micro-batches have views of it. It is empty while nobody holds
-//         it: graphs that saved views keep the memory of none.
+//         it: views that a graph saved do not keep its memory.
 // Order:  all ranks of the group call Views, and run backward, in the same order.
 // Errors: those of the Communicator are thrown as c10::Error. The job is over behind them.
 // Owner:  one thread at a time. It outlives the graphs of its views.
@@ -89,9 +89,10 @@ class GatheredUnit {
   // Returns the whole tensors that this rank has beside its pieces: by tensor, or none. They need
   // no gradient.
   const std::vector<torch::Tensor>& wholes() const { return wholes_; }
-  // Returns where this rank adds the gradients of whole tensors until all ranks do, alike.
+  // Returns where this rank adds the gradients of whole tensors until the ranks add theirs: by
+  // tensor, or none.
   const std::vector<torch::Tensor>& sums() const;
-  // The ranks' pieces have other values now than the whole tensors.
+  // Tells that an update has changed the ranks' pieces, so that the whole tensors are stale.
   void NoteUpdate() { is_stale_ = true; }
   // Gathers the values of the pieces into the whole tensors, if there are any that lack them. Views
   // does that, too.

@@ -31,10 +31,11 @@
 namespace gemini::trainer {
 
 struct WatchdogOptions {
-  absl::Duration limit;
+  absl::Duration limit;     // Of silence or of a wait, behind which a rank counts as lost.
   bool one_machine = true;  // All ranks are on one.
   // Called once, on a thread of the watchdog's, when the job is over: ends the process. `why` is
-  // empty in all ranks but the first that found it.
+  // empty in ranks that know that another was the first to find it. Where the store does not
+  // answer, several ranks have one.
   std::function<void(const std::string& why)> end;
 };
 
@@ -49,8 +50,9 @@ class RankWatchdog {
   // Stops watching, and waits for the store's last answer. The ranks do that together: the first
   // one's store ends with it.
   void Stop();
-  // Tells the others that this rank ends the job. Returns whether it is to say why, as the first to
-  // do so, or as nobody knows who is. WatchdogOptions::end is not called any more.
+  // Tells the others that this rank ends the job. Returns whether this rank is to say why: it is
+  // the first, or the store does not say who is. Blocks while the store is asked, for some seconds
+  // at most. WatchdogOptions::end is not called any more.
   bool EndJob();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives on Torch's tensors, which wait until they are done. Autograd does not see them.
-// Memory: what is exchanged lies in plain memory of the CPU, contiguous.
+// Memory: what is exchanged lies in plain memory of the CPU, contiguous; but where said otherwise.
 // Errors: those of the Communicator are thrown as c10::Error. The job is over behind them.
 // Thread: the one that issues the rank's collectives.
 #pragma once
@@ -21,7 +21,7 @@ namespace gemini::trainer {
 // Returns how tensors of fp64, fp32, bf16 or fp16 are added. Throws c10::Error: of another type.
 SumType SumTypeOf(torch::ScalarType type);
 
-// Throws the work's error. `memory`: all tensors that it names.
+// Waits until the work is done. Throws its error. `memory`: all tensors that it names.
 void AwaitOrThrow(const Work& work, std::vector<torch::Tensor> memory);
 
 // Ranks that share the layers of a model along one axis. Both outlive this.
@@ -68,7 +68,8 @@ class TensorShift {
   Work work_;  // It is null behind Await.
 };
 
-// Returns, in the first dimension, the ranks' parts for this one: x has a part for each rank there.
+// Sends each rank of the line its part of x, which are one behind the other in the first dimension,
+// and returns what each rank sent here, in the same order.
 torch::Tensor ExchangeParts(const torch::Tensor& x, const RankLine& line, const std::string& site);
 // Makes x the sum over the ranks, in each of them. `site` names the place in the program.
 void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::string& site);

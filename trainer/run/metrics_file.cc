@@ -12,7 +12,9 @@
 #include <optional>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gemini/files/durable_file.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
@@ -53,7 +55,12 @@ std::string KeptLines(const std::string& path, const MetricsFile::Last& last) {
   return kept;
 }
 
-bool IsRegularFile(const std::string& path) {
+// Whether it is a regular file, by a name of its own. /dev/stdout and the like stand for one that
+// somebody else has open, who would go on writing to it when it is replaced.
+bool IsNamedFile(const std::string& path) {
+  for (const absl::string_view open : {"/dev/std", "/dev/fd/", "/proc/"}) {
+    if (absl::StartsWith(path, open)) return false;
+  }
   struct stat info = {};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
@@ -117,7 +124,7 @@ absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
       return absl::InvalidArgumentError(
           absl::StrCat("--metrics ", path, " is a directory: name a file"));
     }
-    if (mode == Mode::kNew && IsRegularFile(path)) return IsThere(path);
+    if (mode == Mode::kNew && IsNamedFile(path)) return IsThere(path);
     if (::access(path.c_str(), W_OK) == 0) return absl::OkStatus();
     return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
   }
@@ -128,7 +135,7 @@ absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
 
 int64_t MetricsFile::LastEvaluatedStep(const std::string& path, int64_t step) {
   int64_t last_step = 0;
-  if (!IsRegularFile(path)) return last_step;
+  if (!IsNamedFile(path)) return last_step;
   std::ifstream file(path, std::ios::binary);
   std::string text;
   while (std::getline(file, text)) {
@@ -145,7 +152,7 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode
   MetricsFile metrics;
   metrics.path_ = path;
   const bool is_there = ::access(path.c_str(), F_OK) == 0;
-  if (is_there && !IsRegularFile(path)) {
+  if (is_there && !IsNamedFile(path)) {
     // A pipe is opened for writing at once or not at all: a run does not wait for a reader.
     metrics.fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK));
     if (!metrics.fd_ && errno == ENXIO) {

@@ -55,14 +55,15 @@ class MetricsFile {
     int64_t step = 0;
     int64_t evaluated_step = 0;
   };
-  // Returns the last step <= `step` of which the file has an evaluation; 0: of none, or it is no
-  // regular file.
+  // Returns the last step <= `step` of which the file has an evaluation; 0: of none, or the file
+  // is one that Open only appends to.
   static int64_t LastEvaluatedStep(const std::string& path, int64_t step);
 
   // kNew: the file must not exist (ALREADY_EXISTS). kOverwrite: it is emptied. kResume: lines of
   // steps and evaluations past `last`, and what a dead run left of a line, are dropped; a missing
-  // file is made. A link is followed. What is no regular file, as a pipe or /dev/null, is appended
-  // to in each mode; UNAVAILABLE: a pipe that nobody reads.
+  // file is made. A link is followed. What is no regular file, as a pipe or /dev/null, or is
+  // somebody's open file, as /dev/stdout, is appended to in each mode. UNAVAILABLE: a pipe that
+  // nobody reads.
   static absl::StatusOr<MetricsFile> Open(const std::string& path, Mode mode, const Last& last);
 
   absl::Status Append(const StepMetrics& metrics) { return AppendLine(ToJson(metrics)); }

@@ -21,8 +21,35 @@
 namespace gemini::trainer {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
 constexpr int64_t kDefaultSequence = 1024;
+
+// Where the path leads to, through all links.
+fs::path Resolved(const std::string& path) {
+  std::error_code error;
+  const fs::path found = fs::weakly_canonical(path, error);
+  // Without a slash at its end, which would be a component of its own.
+  return error ? fs::path(path) : (found / "x").parent_path();
+}
+
+// The flag and the path of each file or directory that the run reads; of the model's directory its
+// files, too, which may be links.
+std::vector<std::pair<const char*, std::string>> InputsOf(const RunConfig& config) {
+  std::vector<std::pair<const char*, std::string>> inputs;
+  if (!config.model.empty()) {
+    inputs.emplace_back("--model", config.model);
+    std::error_code error;
+    for (fs::directory_iterator file(config.model, error), end; file != end;
+         file.increment(error)) {
+      inputs.emplace_back("--model", file->path().string());
+    }
+  }
+  if (!config.data.empty()) inputs.emplace_back("--data", config.data);
+  if (!config.eval_data.empty()) inputs.emplace_back("--eval-data", config.eval_data);
+  return inputs;
+}
 
 }  // namespace
 
@@ -60,20 +87,15 @@ absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
 }
 
 absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
-  if (!config.overwrite) return absl::OkStatus();
-  const auto resolved = [](const std::string& path) {
-    std::error_code error;
-    const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
-    // Without a slash at its end, which would be a component of its own.
-    return error ? std::filesystem::path(path) : (found / "x").parent_path();
-  };
-  const std::filesystem::path output = resolved(config.output);
-  for (const auto& [key, path] :
-       {std::pair<const char*, const std::string&>("--model", config.model),
-        {"--data", config.data},
-        {"--eval-data", config.eval_data}}) {
-    if (path.empty()) continue;
-    const std::filesystem::path input = resolved(path);
+  const fs::path output = Resolved(config.output);
+  const fs::path metrics = Resolved(MetricsPath(config));
+  for (const auto& [key, path] : InputsOf(config)) {
+    const fs::path input = Resolved(path);
+    if (input == metrics) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          key, " ", path, " is the file that --metrics writes, too: give another --metrics"));
+    }
+    if (!config.overwrite) continue;
     const auto [of_output, of_input] =
         std::mismatch(output.begin(), output.end(), input.begin(), input.end());
     if (of_output != output.end()) continue;

@@ -214,6 +214,25 @@ TEST_F(MetricsFileTest, WhatIsNoRegularFileIsAppendedToAndStaysWhatItIs) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
+TEST_F(MetricsFileTest, AFileThatSomebodyHasOpenIsAppendedToAndNotReplaced) {
+  const std::string before = "a line of another program\n" + ToJson(Step(3)) + "\n";
+  std::ofstream(path_) << before;
+  const UniqueFd open(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const std::string name = "/proc/self/fd/" + std::to_string(open.get());
+  std::string written = before;
+  for (const Mode mode : {Mode::kNew, Mode::kOverwrite, Mode::kResume}) {
+    EXPECT_OK(MetricsFile::Check(name, mode));
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(name, mode, {2, 2}));
+    ASSERT_OK(file.Append(Step(3)));
+    written += ToJson(Step(3)) + "\n";
+    EXPECT_EQ(Content(), written);
+  }
+  struct stat of_name = {}, of_descriptor = {};
+  ASSERT_EQ(::stat(path_.c_str(), &of_name), 0);
+  ASSERT_EQ(::fstat(open.get(), &of_descriptor), 0);
+  EXPECT_EQ(of_name.st_ino, of_descriptor.st_ino);
+}
+
 TEST_F(MetricsFileTest, ALinkIsFollowedAndNotReplaced) {
   const std::string target = directory_ + "/target.jsonl";
   std::ofstream(target) << ToJson(Step(1)) << "\n" << ToJson(Step(2)) << "\n";
