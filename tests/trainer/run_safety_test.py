@@ -63,11 +63,14 @@ class RunSafetyTest(train_program.TrainTest):
         self.assertIn(f"--data {copied} is the file that --metrics writes, too", result.stderr)
         self.assertEqual(copied.read_bytes(), (MODELS / "tokens.npy").read_bytes())
         self.assertEqual(self.files(output), before)
-        # Beside it, with a name that begins alike, nothing is refused.
+        # Beside it, with a name that begins alike, nothing is refused, nor are metrics in the model's folder.
         shutil.copytree(output / "latest", self.directory / "out-model")
-        keys = dict(self.keys(steps=2, overwrite=True, output=output), model=self.directory / "out-model")
-        result = run(**keys)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        kept = self.directory / "out-model/metrics.jsonl"
+        keys = dict(self.keys(steps=2, overwrite=True, output=output), model=kept.parent, metrics=kept)
+        for more in (keys, dict(output=output, resume=True, steps=3)):
+            result = run(**more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(kept.read_text().splitlines()), 3)
 
     def test_an_interrupted_evaluation_is_made_behind_the_resume(self):
         keys = self.keys(steps=40, eval_every=1)

@@ -34,10 +34,19 @@ fs::path Resolved(const std::string& path) {
   return error ? fs::path(path) : (found / "x").parent_path();
 }
 
-// The flag and the path of each file or directory that the run reads; of the model's directory its
-// files, too, which may be links.
-std::vector<std::pair<const char*, std::string>> InputsOf(const RunConfig& config) {
-  std::vector<std::pair<const char*, std::string>> inputs;
+// A flag and its path.
+using Input = std::pair<const char*, std::string>;
+
+std::vector<Input> DataOf(const RunConfig& config) {
+  std::vector<Input> inputs;
+  if (!config.data.empty()) inputs.emplace_back("--data", config.data);
+  if (!config.eval_data.empty()) inputs.emplace_back("--eval-data", config.eval_data);
+  return inputs;
+}
+
+// All that the run reads: data, the model's directory, and its files, which may be links.
+std::vector<Input> InputsOf(const RunConfig& config) {
+  std::vector<Input> inputs = DataOf(config);
   if (!config.model.empty()) {
     inputs.emplace_back("--model", config.model);
     std::error_code error;
@@ -46,8 +55,6 @@ std::vector<std::pair<const char*, std::string>> InputsOf(const RunConfig& confi
       inputs.emplace_back("--model", file->path().string());
     }
   }
-  if (!config.data.empty()) inputs.emplace_back("--data", config.data);
-  if (!config.eval_data.empty()) inputs.emplace_back("--eval-data", config.eval_data);
   return inputs;
 }
 
@@ -87,15 +94,16 @@ absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
 }
 
 absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
-  const fs::path output = Resolved(config.output);
   const fs::path metrics = Resolved(MetricsPath(config));
+  for (const auto& [key, path] : DataOf(config)) {
+    if (Resolved(path) != metrics) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        key, " ", path, " is the file that --metrics writes, too: give another --metrics"));
+  }
+  if (!config.overwrite) return absl::OkStatus();
+  const fs::path output = Resolved(config.output);
   for (const auto& [key, path] : InputsOf(config)) {
     const fs::path input = Resolved(path);
-    if (input == metrics) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          key, " ", path, " is the file that --metrics writes, too: give another --metrics"));
-    }
-    if (!config.overwrite) continue;
     const auto [of_output, of_input] =
         std::mismatch(output.begin(), output.end(), input.begin(), input.end());
     if (of_output != output.end()) continue;

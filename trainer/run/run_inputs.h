@@ -29,7 +29,7 @@ absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
                        int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved);
 
 // --overwrite removes what a run made in --output: what this run reads must not lie there, nor be
-// what links in the model's directory lead to. Nothing that it reads may be its metrics' file.
+// what links in the model's directory lead to. No data may be the metrics' file.
 absl::Status CheckInputsLieElsewhere(const RunConfig& config);
 
 std::string MetricsPath(const RunConfig& config);
