@@ -90,6 +90,7 @@ absl::AnyInvocable<void(absl::StatusOr<Found>)> PlanDesk::Answering(PeerSession&
       PeerSession* const waiting = sessions_.Find(session_id);
       if (waiting == nullptr || waiting->connection == nullptr) {
         if (found.ok()) service_.Drop(std::move(found->fd));
+        service_.TakeBackAnswer(session_id);
         return;
       }
       const absl::Status sent = send(*waiting, found);
@@ -159,6 +160,7 @@ void PlanDesk::End(PeerSession& session) {
     // At most one of the two is there: MakePlan has taken the room, and nothing is read meanwhile.
     UniqueFd taken = std::exchange(session.plan_wait, nullptr)->Cancel();
     if (taken) room = std::move(taken);
+    service_.TakeBackAnswer(session.id);
   }
   if (room) CloseTraceRoom(session, std::move(room), [](PeerSession&) {});
 }
@@ -167,7 +169,7 @@ absl::Status PlanDesk::Handle(PeerSession& session, uint64_t id, const MakePlanR
   GEMINI_RETURN_IF_ERROR(CheckMakePlan(make, session));
   const Lease& lease = *session.lease;
   PlanTask task = {
-      .wait = std::make_shared<PlanWait>(session.peer.pid,
+      .wait = std::make_shared<PlanWait>(session.id, session.peer.pid,
                                          std::exchange(session.trace_room, UniqueFd())),
       .room_bytes = session.trace_room_bytes,
       .space = FirstSpaceName(session),
@@ -205,7 +207,7 @@ absl::Status PlanDesk::Handle(PeerSession& session, uint64_t id, const FindTrace
   TraceKey key = {.space = find.space.empty() ? FirstSpaceName(session) : find.space,
                   .phase = find.phase,
                   .tensors_hash = find.tensors_hash};
-  session.plan_wait = std::make_shared<PlanWait>(session.peer.pid);
+  session.plan_wait = std::make_shared<PlanWait>(session.id, session.peer.pid);
   const auto send = [id](PeerSession& found, const absl::StatusOr<FoundTrace>& trace) {
     GEMINI_RETURN_IF_ERROR(trace.status());
     std::vector<int> fds;

@@ -20,13 +20,14 @@
 #include "server/loop/server_log.h"
 #include "server/plans/calibration.h"
 #include "server/plans/state_file.h"
-#include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
 namespace {
 
 // Some hundreds of the largest traces seen.
 constexpr int64_t kMaxKeptBytes = int64_t{256} << 20;
+// Of plans and traces that were handed out. A peer reads what it gets at once, as a rule some MiB.
+constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;
 
 absl::StatusOr<std::string> CopyOf(const UniqueFd& fd, int64_t size_bytes) {
   std::string bytes(size_bytes, '\0');
@@ -62,6 +63,7 @@ PlanService::PlanService(const ServerOptions& options, absl::Duration max_wait)
       gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
                                                       : std::nullopt),
       costs_(options.state_directory, /*device_is_gpu=*/gpu_memory_rate_.has_value()),
+      answers_(kMaxAnswerBytes),
       closer_(std::make_unique<WorkerThread>("gemini-rooms")),
       worker_(std::make_unique<WorkerThread>("gemini-plans")) {
   worker_->Run([this, calibrate = options.calibrate_at_start] {
@@ -178,7 +180,8 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
   traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
   const std::string encoded = EncodePlan(plan);
   MadePlan made;
-  GEMINI_ASSIGN_OR_RETURN(made.fd, MakeReadOnlyMemfd("gemini-plan", encoded));
+  GEMINI_ASSIGN_OR_RETURN(made.fd,
+                          answers_.Make(task.wait->session(), "gemini-plan", encoded));
   made.size_bytes = static_cast<int64_t>(encoded.size());
   made.phase = trace.phase;
   made.device_floor_bytes = policies::DeviceFloorBytes(packed);
@@ -195,12 +198,13 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
 
 void PlanService::FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                             absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
+  const uint64_t session = wait->session();
   Queue(std::move(wait),
-        [this, key = std::move(key), done = std::move(done)](absl::Status status) mutable {
+        [this, session, key = std::move(key), done = std::move(done)](absl::Status status) mutable {
           if (!status.ok()) return done(std::move(status));
           const std::string* trace = traces_->Find(key);
           if (trace == nullptr) return done(FoundTrace());
-          absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
+          absl::StatusOr<UniqueFd> fd = answers_.Make(session, "gemini-trace", *trace);
           if (!fd.ok()) return done(fd.status());
           done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
         });
@@ -211,6 +215,10 @@ void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> closed) {
     fd.Reset();
     closed();
   });
+}
+
+void PlanService::TakeBackAnswer(uint64_t session) {
+  closer_->Run([this, session] { answers_.TakeBack(session); });
 }
 
 }  // namespace gemini::server

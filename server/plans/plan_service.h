@@ -21,6 +21,7 @@
 #include "gemini/tier.h"
 #include "server/loop/server_options.h"
 #include "server/loop/worker_thread.h"
+#include "server/plans/answer_memory.h"
 #include "server/plans/machine_costs.h"
 #include "server/plans/plan_recipe.h"
 #include "server/plans/plan_turns.h"
@@ -53,7 +54,7 @@ struct PlanTask {
 };
 
 struct MadePlan {
-  UniqueFd fd;  // A memfd that nobody can write.
+  UniqueFd fd;  // A memfd of AnswerMemory's.
   int64_t size_bytes = 0;
   std::string phase;
   int64_t device_floor_bytes = 0;
@@ -88,6 +89,8 @@ class PlanService {
   // on that thread.
   void Drop(
       UniqueFd fd, absl::AnyInvocable<void()> closed = [] {});
+  // Takes back the memory of the session's last answer, on the same thread.
+  void TakeBackAnswer(uint64_t session);
   // Returns the cost model as it was last measured or refreshed. Any thread.
   CostModel costs() const { return costs_.costs(); }
 
@@ -107,6 +110,7 @@ class PlanService {
   MachineCosts costs_;
   bool calibrated_ = false;           // The worker's.
   std::optional<TraceStore> traces_;  // The worker's.
+  AnswerMemory answers_;
   PlanTurns turns_;                   // Each job of the worker takes one.
   std::atomic<bool> stopping_ = false;
   std::unique_ptr<WorkerThread> closer_;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lets a session cancel the plan or the stored trace that it waits for. It also holds the trace
 // room, so that a cancelled request does not keep it open while it waits in the queue behind other
-// plans, and says whose turn it is.
+// plans, and says whose turn it is and whose the answer.
 // Thread: any.
 #pragma once
 #include <sys/types.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -16,9 +17,10 @@ namespace gemini::server {
 
 class PlanWait {
  public:
-  explicit PlanWait(pid_t process, UniqueFd room = UniqueFd())
-      : process_(process), room_(std::move(room)) {}
+  PlanWait(uint64_t session, pid_t process, UniqueFd room = UniqueFd())
+      : session_(session), process_(process), room_(std::move(room)) {}
 
+  uint64_t session() const { return session_; }
   pid_t process() const { return process_; }  // The session's.
 
   // The work begins: returns the room, which the caller closes.
@@ -38,6 +40,7 @@ class PlanWait {
   }
 
  private:
+  const uint64_t session_;
   const pid_t process_;
   mutable Mutex mutex_;
   UniqueFd room_ ABSL_GUARDED_BY(mutex_);

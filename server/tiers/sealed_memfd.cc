@@ -95,7 +95,7 @@ absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_
     if (size < 0) return ErrnoStatus(errno, absl::StrCat("fill memfd ", name));
     written += size;
   }
-  const absl::Status sealed = Seal(*fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+  const absl::Status sealed = Seal(*fd, F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
   if (!sealed.ok()) return sealed;
   return fd;
 }

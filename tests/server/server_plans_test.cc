@@ -196,14 +196,43 @@ TEST_F(ServerPlansTest, NobodyCanWriteAPlanOrAFoundTrace) {
   WireClient client = Trainer("job");
   ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(8, kChunk))));
   ASSERT_OK_AND_ASSIGN(const WireReply plan, client.MakePlan({.device_bytes = 16 * kChunk}));
-  ASSERT_OK_AND_ASSIGN(const WireReply trace, client.FindTrace("job", "train", 0));
+  WireClient other = Trainer("other");
+  ASSERT_OK_AND_ASSIGN(const WireReply trace, other.FindTrace("job", "train", 0));
   for (const WireReply* reply : {&plan, &trace}) {
     ASSERT_EQ(reply->fds.size(), 1);
     EXPECT_EQ(::pwrite(reply->fds[0].get(), "x", 1, 0), -1);
-    EXPECT_EQ(::ftruncate(reply->fds[0].get(), 0), -1);
+    EXPECT_EQ(::ftruncate(reply->fds[0].get(), 1 << 20), -1);
     EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, reply->fds[0].get(), 0),
               MAP_FAILED);
   }
+}
+
+// Whoever keeps the descriptors of its answers does not keep this server's memory.
+TEST_F(ServerPlansTest, AnAnswerIsTakenBackAtTheNextOneAndAtTheEndOfItsSession) {
+  const auto size_of = [](const WireReply& reply) {
+    struct stat info;
+    return ::fstat(reply.fds.at(0).get(), &info) == 0 ? info.st_size : -1;
+  };
+  WireClient client = Trainer("job");
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(8, kChunk))));
+  ASSERT_OK_AND_ASSIGN(const WireReply plan, client.MakePlan({.device_bytes = 16 * kChunk}));
+  ASSERT_OK_AND_ASSIGN(const WireReply first, client.FindTrace("job", "train", 0));
+  EXPECT_EQ(size_of(plan), 0);
+  EXPECT_GT(size_of(first), 0);
+  ASSERT_OK_AND_ASSIGN(const WireReply second, client.FindTrace("job", "train", 0));
+  EXPECT_EQ(size_of(first), 0);
+  EXPECT_GT(size_of(second), 0);
+  ASSERT_OK(client.CloseSession());
+  // An observer without a lease hangs up: nothing else of it is waited for.
+  WireClient observer(*server_->Connect());
+  ASSERT_OK(observer.Hello("observer", wire::Role::kObserver));
+  ASSERT_OK_AND_ASSIGN(const WireReply seen, observer.FindTrace("job", "train", 0));
+  EXPECT_GT(size_of(seen), 0);
+  observer.HangUp();
+  // It may come after the hang-up: it lasts as long as the server answers others, or fails.
+  WireClient watch(*server_->Connect());
+  ASSERT_OK(watch.Hello("watch", wire::Role::kObserver));
+  while (size_of(second) != 0 || size_of(seen) != 0) ASSERT_OK(watch.GetStatus());
 }
 
 TEST_F(ServerPlansTest, ATraceOutlivesItsSessionAndIsFoundBySpacePhaseAndTensors) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 absl::StatusOr<FoundTrace> Find(PlanService& service) {
   std::promise<absl::StatusOr<FoundTrace>> found;
-  service.FindTrace({"space", "train", 0}, std::make_shared<PlanWait>(/*process=*/1),
+  service.FindTrace({"space", "train", 0}, std::make_shared<PlanWait>(/*session=*/1, /*process=*/1),
                     [&](absl::StatusOr<FoundTrace> trace) { found.set_value(std::move(trace)); });
   return found.get_future().get();
 }
@@ -30,7 +30,7 @@ TEST(PlanServiceTest, WhatWaitedTooLongForOthersIsRefusedAndNotBegun) {
                                         HasSubstr("the plans of other jobs took")));
   std::promise<absl::StatusOr<MadePlan>> made;
   PlanTask task;
-  task.wait = std::make_shared<PlanWait>(/*process=*/1);
+  task.wait = std::make_shared<PlanWait>(/*session=*/1, /*process=*/1);
   impatient.MakePlan(std::move(task),
                      [&](absl::StatusOr<MadePlan> plan) { made.set_value(std::move(plan)); });
   EXPECT_THAT(made.get_future().get(),
@@ -43,7 +43,7 @@ TEST(PlanServiceTest, ProcessesTakeTurns) {
   std::promise<void> first_begun, all_queued, last_done;
   std::vector<int> served;
   const auto find = [&service](pid_t process, absl::AnyInvocable<void()> done) {
-    service.FindTrace({"space", "train", 0}, std::make_shared<PlanWait>(process),
+    service.FindTrace({"space", "train", 0}, std::make_shared<PlanWait>(/*session=*/1, process),
                       [done = std::move(done)](const auto&) mutable { done(); });
   };
   find(1, [&first_begun, &all_queued] {
