@@ -78,6 +78,7 @@ struct PeerSession {
   UniqueFd trace_room;
   int64_t trace_room_bytes = 0;
   std::shared_ptr<PlanWait> plan_wait;  // For its last MakePlan or FindTrace; null before.
+  std::optional<EventLoop::TimerId> plan_timer;  // Runs while that waits for the plans of others.
   // Why its last plan was refused. Empty: it was made, or none was requested.
   std::string plan_refusal;
   std::map<std::string, int64_t> phase_floors;    // What its plans need of DEVICE, by phase.

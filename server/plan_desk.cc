@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
 #include "gemini/plan/trace_wire.h"
@@ -79,12 +80,21 @@ bool IsListed(const std::map<std::string, Kept>& phases, const std::string& phas
 
 PlanDesk::PlanDesk(const ServerOptions& options, const TierStore& device, Sessions& sessions,
                    SpaceDesk& spaces, LeaseBook& book)
-    : device_(device), sessions_(sessions), spaces_(spaces), book_(book), service_(options) {}
+    : max_wait_(options.max_plan_wait),
+      device_(device),
+      sessions_(sessions),
+      spaces_(spaces),
+      book_(book),
+      service_(options) {}
 
 template <typename Found, typename Send>
 absl::AnyInvocable<void(absl::StatusOr<Found>)> PlanDesk::Answering(PeerSession& session,
                                                                     uint64_t id, Send send) {
   session.connection->Pause();
+  session.plan_timer = sessions_.loop().After(
+      max_wait_, [this, session_id = session.id, id, wait = session.plan_wait] {
+        EndWaiting(session_id, id, wait);
+      });
   return [this, session_id = session.id, id, send](absl::StatusOr<Found> found) {
     sessions_.loop().Post([this, session_id, id, send, found = std::move(found)]() mutable {
       PeerSession* const waiting = sessions_.Find(session_id);
@@ -93,11 +103,33 @@ absl::AnyInvocable<void(absl::StatusOr<Found>)> PlanDesk::Answering(PeerSession&
         service_.TakeBackAnswer(session_id);
         return;
       }
+      CancelTimer(*waiting);
       const absl::Status sent = send(*waiting, found);
       if (!sent.ok()) sessions_.Refuse(*waiting, id, sent);
       waiting->connection->Resume();
     });
   };
+}
+
+void PlanDesk::EndWaiting(uint64_t session_id, uint64_t id, const std::shared_ptr<PlanWait>& wait) {
+  PeerSession* const session = sessions_.Find(session_id);
+  if (session == nullptr || session->plan_wait != wait) return;  // It has ended meanwhile.
+  session->plan_timer.reset();
+  std::optional<UniqueFd> room = wait->CancelUnlessBegun();
+  if (!room.has_value()) return;  // Planning has a deadline of its own.
+  session->plan_wait.reset();
+  if (*room) service_.Drop(*std::move(room));
+  sessions_.Refuse(*session, id,
+                   absl::ResourceExhaustedError(absl::StrCat(
+                       "the plans of other jobs took ", absl::FormatDuration(max_wait_),
+                       " so far: chunks are placed on demand. Run fewer jobs at a time, or with "
+                       "larger chunks; does the disk of --state-dir answer?")));
+  session->connection->Resume();
+}
+
+void PlanDesk::CancelTimer(PeerSession& session) {
+  if (!session.plan_timer.has_value()) return;
+  sessions_.loop().Cancel(*std::exchange(session.plan_timer, std::nullopt));
 }
 
 void PlanDesk::SetFloor(PeerSession& session, const std::string& phase,
@@ -156,6 +188,7 @@ void PlanDesk::CloseTraceRoom(PeerSession& session, UniqueFd room,
 
 void PlanDesk::End(PeerSession& session) {
   UniqueFd room = std::exchange(session.trace_room, UniqueFd());
+  CancelTimer(session);
   if (session.plan_wait != nullptr) {
     // At most one of the two is there: MakePlan has taken the room, and nothing is read meanwhile.
     UniqueFd taken = std::exchange(session.plan_wait, nullptr)->Cancel();

@@ -42,15 +42,20 @@ class PlanDesk {
   // can still be answered.
   void CloseTraceRoom(PeerSession& session, UniqueFd room,
                       absl::AnyInvocable<void(PeerSession&)> then);
-  // Pauses the connection and returns the callback for the service's result. Unless the session has
-  // ended, the callback calls `send` on the server thread, refuses the request if `send` returns an
+  // Pauses the connection while the session waits by plan_wait, at most max_plan_wait until the
+  // work begins: then the request is refused. Returns the callback for the service's result. Unless
+  // the session has ended, the callback calls `send` on the server thread, refuses the request if `send` returns an
   // error, and resumes the connection.
   template <typename Found, typename Send>
   absl::AnyInvocable<void(absl::StatusOr<Found>)> Answering(PeerSession& session, uint64_t id,
                                                             Send send);
+  // Refuses the request if its work has not begun.
+  void EndWaiting(uint64_t session_id, uint64_t id, const std::shared_ptr<PlanWait>& wait);
+  void CancelTimer(PeerSession& session);
   // Sets the lease's floor to the largest need of any phase, where `phase` now has this one.
   void SetFloor(PeerSession& session, const std::string& phase, int64_t device_floor_bytes);
 
+  const absl::Duration max_wait_;
   const TierStore& device_;
   Sessions& sessions_;
   SpaceDesk& spaces_;

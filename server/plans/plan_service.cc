@@ -56,9 +56,8 @@ absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
 
 }  // namespace
 
-PlanService::PlanService(const ServerOptions& options, absl::Duration max_wait)
-    : max_wait_(max_wait),
-      nvme_directories_(options.nvme_directories),
+PlanService::PlanService(const ServerOptions& options)
+    : nvme_directories_(options.nvme_directories),
       state_directory_(options.state_directory),
       gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
                                                       : std::nullopt),
@@ -112,19 +111,12 @@ void PlanService::CalibrateOnce() {
   costs_.Set(costs);
 }
 
-void PlanService::Queue(std::shared_ptr<PlanWait> wait,
-                        absl::AnyInvocable<void(absl::Status)> job) {
+void PlanService::Queue(std::shared_ptr<PlanWait> wait, absl::AnyInvocable<void(UniqueFd)> job) {
   const pid_t process = wait->process();
-  turns_.Push(process, [this, wait = std::move(wait), job = std::move(job),
-                        queued = MonotonicNow()]() mutable {
-    if (stopping_ || wait->cancelled()) return;
-    const absl::Duration waited = MonotonicNow() - queued;
-    job(waited <= max_wait_
-            ? absl::OkStatus()
-            : absl::ResourceExhaustedError(absl::StrCat(
-                  "the plans of other jobs took ", absl::FormatDuration(waited),
-                  " so far: chunks are placed on demand. Run fewer jobs at a time, or with larger "
-                  "chunks")));
+  turns_.Push(process, [this, wait = std::move(wait), job = std::move(job)]() mutable {
+    if (stopping_) return;
+    std::optional<UniqueFd> room = wait->Begin();
+    if (room.has_value()) job(*std::move(room));
   });
   worker_->Run([this] { turns_.Next()(); });
 }
@@ -132,17 +124,13 @@ void PlanService::Queue(std::shared_ptr<PlanWait> wait,
 void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
   std::shared_ptr<PlanWait> wait = task.wait;
   Queue(std::move(wait),
-        [this, task = std::move(task), done = std::move(done)](absl::Status status) mutable {
-          if (!status.ok()) {
-            task.wait->TakeRoom();
-            return done(std::move(status));
-          }
+        [this, task = std::move(task), done = std::move(done)](UniqueFd room) mutable {
           CalibrateOnce();
-          done(Make(task));
+          done(Make(task, std::move(room)));
         });
 }
 
-absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
+absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task, UniqueFd room) {
   const absl::Duration start = MonotonicNow();
   const auto interrupt = [this, start, &task]() -> absl::Status {
     if (stopping_ || task.wait->cancelled()) {
@@ -153,8 +141,7 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
         "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
         ": chunks are placed on demand. Is the machine busy? Larger chunks make planning faster"));
   };
-  UniqueFd room = task.wait->TakeRoom();
-  GEMINI_RETURN_IF_ERROR(interrupt());  // Without a room otherwise.
+  GEMINI_RETURN_IF_ERROR(interrupt());
   GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(room, task.room_bytes));
   room.Reset();
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
@@ -180,8 +167,7 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
   traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
   const std::string encoded = EncodePlan(plan);
   MadePlan made;
-  GEMINI_ASSIGN_OR_RETURN(made.fd,
-                          answers_.Make(task.wait->session(), "gemini-plan", encoded));
+  GEMINI_ASSIGN_OR_RETURN(made.fd, answers_.Make(task.wait->session(), "gemini-plan", encoded));
   made.size_bytes = static_cast<int64_t>(encoded.size());
   made.phase = trace.phase;
   made.device_floor_bytes = policies::DeviceFloorBytes(packed);
@@ -200,8 +186,7 @@ void PlanService::FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                             absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
   const uint64_t session = wait->session();
   Queue(std::move(wait),
-        [this, session, key = std::move(key), done = std::move(done)](absl::Status status) mutable {
-          if (!status.ok()) return done(std::move(status));
+        [this, session, key = std::move(key), done = std::move(done)](UniqueFd) mutable {
           const std::string* trace = traces_->Find(key);
           if (trace == nullptr) return done(FoundTrace());
           absl::StatusOr<UniqueFd> fd = answers_.Make(session, "gemini-trace", *trace);

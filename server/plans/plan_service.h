@@ -35,8 +35,6 @@ namespace gemini::server {
 // take some seconds at most; where the machine is busy, the planning ends after this time.
 inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
 inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
-// How long a request waits for the plans of others: that of six that take the longest.
-inline constexpr absl::Duration kMaxPlanWait = absl::Seconds(30);
 // Keeps the bytes of kMaxTraceChunks chunks with all their states far below 2^63. No chunk is
 // nearly as large.
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
@@ -70,19 +68,17 @@ class PlanService {
  public:
   // Begins with what the state directory keeps. Without a kept cost model it calibrates: at once,
   // or before the first plan.
-  explicit PlanService(const ServerOptions& options, absl::Duration max_wait = kMaxPlanWait);
+  explicit PlanService(const ServerOptions& options);
   // Ends the plan under way within some tenths of a second, drops the others.
   ~PlanService();
 
   // Makes a plan and passes it to `done`. The trace is stored if that succeeds. If the wait is
   // cancelled, planning stops, and `done` may never be called.
   // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: no plan was found
-  // within kMaxPlanTime. RESOURCE_EXHAUSTED: it waited `max_wait` for the plans of others and was
-  // not begun.
-  // Other errors are those of policies::MakePlan.
+  // within kMaxPlanTime. Other errors are those of policies::MakePlan.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
   // Finds a stored trace and passes it to `done`. The wait (never null) has no room, and may be
-  // cancelled likewise. RESOURCE_EXHAUSTED: as MakePlan.
+  // cancelled likewise.
   void FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                  absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
   // Closes a memfd of ours, which may block, on a thread that no plan holds up. Then calls `closed`
@@ -95,14 +91,13 @@ class PlanService {
   CostModel costs() const { return costs_.costs(); }
 
  private:
-  // Runs `job` on the worker when its process has its turn, with an error if it waited too long.
-  // Drops it if nobody waits.
-  void Queue(std::shared_ptr<PlanWait> wait, absl::AnyInvocable<void(absl::Status)> job);
-  absl::StatusOr<MadePlan> Make(const PlanTask& task);
+  // Runs `job` on the worker when its process has its turn, with the room. Drops it if nobody
+  // waits.
+  void Queue(std::shared_ptr<PlanWait> wait, absl::AnyInvocable<void(UniqueFd)> job);
+  absl::StatusOr<MadePlan> Make(const PlanTask& task, UniqueFd room);
   void Open();
   void CalibrateOnce();
 
-  const absl::Duration max_wait_;
   const std::vector<NvmeDirectory> nvme_directories_;
   std::string state_directory_;                  // Empty: nothing is kept on disk.
   UniqueFd state_lock_;                          // Held while the directory is used.
@@ -111,7 +106,7 @@ class PlanService {
   bool calibrated_ = false;           // The worker's.
   std::optional<TraceStore> traces_;  // The worker's.
   AnswerMemory answers_;
-  PlanTurns turns_;                   // Each job of the worker takes one.
+  PlanTurns turns_;  // Each job of the worker takes one.
   std::atomic<bool> stopping_ = false;
   std::unique_ptr<WorkerThread> closer_;
   std::unique_ptr<WorkerThread> worker_;  // Last: its jobs use what is above.

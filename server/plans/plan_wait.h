@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -23,14 +24,24 @@ class PlanWait {
   uint64_t session() const { return session_; }
   pid_t process() const { return process_; }  // The session's.
 
-  // The work begins: returns the room, which the caller closes.
-  UniqueFd TakeRoom() {
+  // The work begins: returns the room, which the caller closes. Returns no value, and it does not
+  // begin, if nobody waits any more.
+  std::optional<UniqueFd> Begin() {
     MutexLock lock(mutex_);
+    if (cancelled_) return std::nullopt;
+    begun_ = true;
     return std::exchange(room_, UniqueFd());
   }
   // Nobody waits any more. Returns the room if the work has not begun.
   UniqueFd Cancel() {
     MutexLock lock(mutex_);
+    cancelled_ = true;
+    return std::exchange(room_, UniqueFd());
+  }
+  // The same, but only if the work has not begun; otherwise returns no value.
+  std::optional<UniqueFd> CancelUnlessBegun() {
+    MutexLock lock(mutex_);
+    if (begun_) return std::nullopt;
     cancelled_ = true;
     return std::exchange(room_, UniqueFd());
   }
@@ -44,6 +55,7 @@ class PlanWait {
   const pid_t process_;
   mutable Mutex mutex_;
   UniqueFd room_ ABSL_GUARDED_BY(mutex_);
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -233,6 +234,40 @@ TEST_F(ServerPlansTest, AnAnswerIsTakenBackAtTheNextOneAndAtTheEndOfItsSession) 
   WireClient watch(*server_->Connect());
   ASSERT_OK(watch.Hello("watch", wire::Role::kObserver));
   while (size_of(second) != 0 || size_of(seen) != 0) ASSERT_OK(watch.GetStatus());
+}
+
+// The disk of the state directory does not answer while the planning thread writes what it
+// measured.
+TEST_F(ServerPlansTest, WhatWaitsTooLongForTheWorkOfOthersIsRefused) {
+  options_.state_directory = directory_ + "/state";
+  options_.max_plan_wait = absl::Milliseconds(500);
+  Restart();
+  {
+    WireClient first = Trainer("first");
+    ASSERT_OK(PlanOf(first, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
+  }
+  server_.reset();
+  std::string costs;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.state_directory)) {
+    if (absl::StartsWith(entry.path().filename().string(), "costs")) costs = entry.path();
+  }
+  ASSERT_TRUE(std::filesystem::remove(costs));
+  const std::string unfinished = costs + ".unfinished";
+  ASSERT_EQ(::mkfifo(unfinished.c_str(), 0600), 0);  // To open it is to wait for a reader.
+  Restart();
+  WireClient client = Trainer("job");
+  std::thread planner(
+      [&] { EXPECT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk})); });
+  WireClient other(*server_->Connect());
+  EXPECT_OK(other.Hello("other", wire::Role::kObserver));
+  absl::Status found;
+  while (found.ok()) found = other.FindTrace("job", "train", 0).status();
+  EXPECT_THAT(found, StatusIs(absl::StatusCode::kResourceExhausted,
+                              HasSubstr("the plans of other jobs took 500ms so far")));
+  EXPECT_OK(other.GetStatus());  // The session goes on.
+  const UniqueFd reader(::open(unfinished.c_str(), O_RDONLY | O_CLOEXEC));
+  planner.join();
+  EXPECT_OK(other.FindTrace("job", "train", 0));
 }
 
 TEST_F(ServerPlansTest, ATraceOutlivesItsSessionAndIsFoundBySpacePhaseAndTensors) {
