@@ -25,12 +25,14 @@
 #include "server/service_notify.h"
 #include "server/tiers/gpu_device.h"
 #include "server/tiers/host_memory.h"
+#include "server/tiers/peer_memory.h"
 
 namespace gemini::server {
 namespace {
 
 absl::StatusOr<UniqueFd> TakeSignals() {
   ::signal(SIGPIPE, SIG_IGN);
+  GEMINI_RETURN_IF_ERROR(PeerMemory::Survive());
   ::signal(SIGXFSZ, SIG_IGN);  // A write past a file-size limit is EFBIG, a status like another.
   sigset_t signals;
   ::sigemptyset(&signals);

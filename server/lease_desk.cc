@@ -16,6 +16,7 @@
 #include "server/leases/device_grant.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
+#include "server/tiers/peer_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
@@ -35,7 +36,7 @@ struct MadeLease {
   TierGrant arena;
   ServerWritableMemfd segment;
   UniqueFd timeline;
-  MappedMemory timeline_map;
+  PeerMemory timeline_map;
 };
 
 // For a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
@@ -48,9 +49,8 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
   // Without pages: they come, and are charged to the client, as it writes.
   GEMINI_ASSIGN_OR_RETURN(made.timeline, MakeSealedMemfd("gemini-timeline", sizeof(TimelineShm),
                                                          MemfdPages::kOnDemand));
-  GEMINI_ASSIGN_OR_RETURN(
-      made.timeline_map,
-      MappedMemory::Map(made.timeline.get(), sizeof(TimelineShm), MappedMemory::Access::kReadOnly));
+  GEMINI_ASSIGN_OR_RETURN(made.timeline_map,
+                          PeerMemory::Map(made.timeline.get(), sizeof(TimelineShm)));
   absl::StatusOr<TierGrant> arena = MakeDeviceGrant(device, arena_bytes);
   if (!arena.ok()) return arena.status();
   made.arena = *std::move(arena);

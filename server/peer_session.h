@@ -20,6 +20,7 @@
 #include "server/plans/plan_recipe.h"
 #include "server/plans/plan_wait.h"
 #include "server/spaces/space.h"
+#include "server/tiers/peer_memory.h"
 #include "server/tiers/tier_store.h"
 #include "server/wire/peer_connection.h"
 #include "server/wire/peer_process.h"
@@ -39,7 +40,7 @@ struct Lease {
   UniqueFd segment;         // LeaseSegmentShm.
   MappedMemory segment_map;
   UniqueFd timeline;          // TimelineShm, written by the client. Closed once it is sent.
-  MappedMemory timeline_map;  // Read-only.
+  PeerMemory timeline_map;
   uint64_t epoch = 0;         // The last one posted.
   bool owner_died = false;
   struct RefusalShown {

@@ -44,8 +44,8 @@ class PlanDesk {
                       absl::AnyInvocable<void(PeerSession&)> then);
   // Pauses the connection while the session waits by plan_wait, at most max_plan_wait until the
   // work begins: then the request is refused. Returns the callback for the service's result. Unless
-  // the session has ended, the callback calls `send` on the server thread, refuses the request if `send` returns an
-  // error, and resumes the connection.
+  // the session has ended, the callback calls `send` on the server thread, refuses the request if
+  // `send` returns an error, and resumes the connection.
   template <typename Found, typename Send>
   absl::AnyInvocable<void(absl::StatusOr<Found>)> Answering(PeerSession& session, uint64_t id,
                                                             Send send);

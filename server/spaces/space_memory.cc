@@ -26,8 +26,7 @@ absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& ho
       memory.client_segment,
       MakeSealedMemfd("gemini-client-segment", client_bytes, MemfdPages::kAllocated));
   GEMINI_ASSIGN_OR_RETURN(memory.client_map,
-                          MappedMemory::Map(memory.client_segment.get(), client_bytes,
-                                            MappedMemory::Access::kReadOnly));
+                          PeerMemory::Map(memory.client_segment.get(), client_bytes));
   GEMINI_ASSIGN_OR_RETURN(
       ServerWritableMemfd server_segment,
       MakeServerWritableMemfd("gemini-server-segment", sizeof(ServerSegmentShm)));
@@ -51,7 +50,7 @@ void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nv
   host_store.Destroy(std::move(memory.host));
   nvme_store.Destroy(std::move(memory.nvme));
   const int64_t client_bytes = memory.client_map.size_bytes();
-  memory.client_map = MappedMemory();
+  memory.client_map = PeerMemory();
   DestroyMemfd(std::move(memory.client_segment), client_bytes);
 }
 

@@ -9,6 +9,7 @@
 #include "gemini/system/mapped_memory.h"
 #include "gemini/system/unique_fd.h"
 #include "server/spaces/space_plan.h"
+#include "server/tiers/peer_memory.h"
 #include "server/tiers/slot_dealing.h"
 #include "server/tiers/tier_store.h"
 
@@ -16,7 +17,7 @@ namespace gemini::server {
 
 struct SpaceMemory {
   UniqueFd client_segment;
-  MappedMemory client_map;  // Read-only.
+  PeerMemory client_map;
   UniqueFd server_segment;
   MappedMemory server_map;  // Read-write; nobody else can.
   UniqueFd kick;            // eventfd, non-blocking.

@@ -169,8 +169,10 @@ server::TierGrant GrantOf(int64_t num_slots) {
 void CheckRing() {
   static const UniqueFd server_fd = MakeMemfd(sizeof(ServerSegmentShm));
   server::SpaceMemory memory;
-  memory.client_map =
-      MapOf(Memory().segment_fd, kLayout.size_bytes, MappedMemory::Access::kReadOnly);
+  absl::StatusOr<server::PeerMemory> client_map =
+      server::PeerMemory::Map(Memory().segment_fd.get(), kLayout.size_bytes);
+  GEMINI_CHECK(client_map.ok());
+  memory.client_map = *std::move(client_map);
   memory.server_map = MapOf(server_fd, sizeof(ServerSegmentShm), MappedMemory::Access::kReadWrite);
   memory.host = GrantOf(kSlots[Tier::kHost]);
   memory.nvme = GrantOf(kSlots[Tier::kNvme]);

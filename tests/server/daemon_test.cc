@@ -93,6 +93,17 @@ TEST_F(DaemonTest, ASecondDaemonNamesTheFirstAndLeavesItAlone) {
   EXPECT_OK(daemon.Connect("still served"));
 }
 
+// A page that a client gave back, where the machine has no other (server/tiers/peer_memory.h).
+TEST_F(DaemonTest, ItHandlesSigbus) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  std::ifstream status(absl::StrCat("/proc/", daemon.process().pid(), "/status"));
+  uint64_t caught = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, "SigCgt:")) caught = std::stoull(line.substr(7), nullptr, 16);
+  }
+  EXPECT_NE(caught & (uint64_t{1} << (SIGBUS - 1)), 0u);
+}
+
 TEST_F(DaemonTest, ASocketThatADeadDaemonLeftIsReplaced) {
   ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
   daemon.process().Signal(SIGKILL);
