@@ -13,9 +13,11 @@
 #include "gemini/shm/timeline_shm.h"
 #include "gemini/system/seqpacket.h"
 #include "gemini/system/status_macros.h"
+#include "server/device_promises.h"
 #include "server/leases/device_grant.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
+#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
@@ -39,8 +41,15 @@ struct MadeLease {
   PeerMemory timeline_map;
 };
 
-// For a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
-absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
+// For a worker. On an error nothing is held. `arena_bytes`: what it may grow to. `promised_bytes`:
+// of the machine's memory to this and to other leases, which have no pages there yet.
+absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes,
+                                    int64_t promised_bytes) {
+  if (arena_bytes > 0) {
+    // Nobody is told later: the first touch of a page that is not to be had ends in the OOM killer.
+    GEMINI_RETURN_IF_ERROR(CheckHostRoom(
+        promised_bytes, "DEVICE, with what jobs were granted of it and have not used yet,"));
+  }
   MadeLease made;
   absl::StatusOr<ServerWritableMemfd> segment =
       MakeServerWritableMemfd("gemini-lease-segment", sizeof(LeaseSegmentShm));
@@ -183,8 +192,9 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
               DeviceGrainBytes(device_));
   sessions_.RunSessionJob(
       session, Tier::kDevice,
-      [&device = device_, arena_bytes = lease.arena_bytes] {
-        return MakeLease(device, arena_bytes);
+      [&device = device_, arena_bytes = lease.arena_bytes,
+       promised_bytes = PromisedHostBytes(sessions_, device_)] {
+        return MakeLease(device, arena_bytes, promised_bytes);
       },
       [this, request = admitted.request](PeerSession& found, absl::StatusOr<MadeLease> made) {
         if (made.ok()) {

@@ -17,6 +17,7 @@
 #include "gemini/system/check.h"
 #include "gemini/system/seqpacket.h"
 #include "gemini/system/status_macros.h"
+#include "server/device_promises.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
 #include "server/tiers/tier_store_host.h"
@@ -93,7 +94,9 @@ absl::Status SpaceDesk::Handle(PeerSession& session, uint64_t id, const OpenSpac
   }
   sessions_.RunSessionJob(
       session, Tier::kHost,
-      [&stores = stores_, plan] { return MakeSpaceMemory(plan, *stores.host, *stores.nvme); },
+      [&stores = stores_, plan, promised_bytes = PromisedHostBytes(sessions_, *stores_.device)] {
+        return MakeSpaceMemory(plan, promised_bytes, *stores.host, *stores.nvme);
+      },
       [this, id, plan](PeerSession& found, absl::StatusOr<SpaceMemory> memory) {
         if (memory.ok()) {
           FinishOpen(found, id, plan, *std::move(memory));

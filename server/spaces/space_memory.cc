@@ -4,9 +4,11 @@
 #include <sys/eventfd.h>
 
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
 #include "gemini/shm/space_shm.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
@@ -15,13 +17,18 @@
 
 namespace gemini::server {
 
-absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
-                                            TierStore& nvme_store) {
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
+                                            TierStore& host_store, TierStore& nvme_store) {
   SpaceMemory memory;
   const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles, plan.num_tensors).size_bytes;
-  // As in the HOST store: beyond what the machine has there is no error, only the OOM killer.
+  // Beyond what the machine has there is no error, only the OOM killer.
+  std::string what = absl::StrCat("space ", plan.name);
+  if (promised_bytes > 0) {
+    absl::StrAppend(&what, ", beside ", FormatByteSize(promised_bytes),
+                    " of DEVICE that jobs were granted and have not used yet,");
+  }
   GEMINI_RETURN_IF_ERROR(
-      CheckHostRoom(plan.segment_bytes(), absl::StrCat("the bookkeeping of space ", plan.name)));
+      CheckHostRoom(plan.segment_bytes() + plan.host_bytes() + promised_bytes, what));
   GEMINI_ASSIGN_OR_RETURN(
       memory.client_segment,
       MakeSealedMemfd("gemini-client-segment", client_bytes, MemfdPages::kAllocated));

@@ -28,9 +28,10 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Errors: of the stores and of sealed_memfd.h; nothing is held then.
-absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
-                                            TierStore& nvme_store);
+// Leaves `promised_bytes` of the machine's memory to others, who have no pages there yet. Errors: of
+// the stores, of host_memory.h and of sealed_memfd.h; nothing is held then.
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
+                                            TierStore& host_store, TierStore& nvme_store);
 void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);
 
 }  // namespace gemini::server
