@@ -8,8 +8,10 @@
 namespace gemini::client {
 namespace {
 
-// More updates of one space in a row count as so many: an adversarial loop makes five or so.
-constexpr int kMaxUpdatesInRow = 8;
+// More updates of one space in a row count as so many, because each name is recorded and planned
+// for itself. An adversarial loop makes five or ten; behind more, the round of the other model has
+// the name of those before it, and is placed on demand.
+constexpr int kMaxUpdatesInRow = 32;
 
 }  // namespace
 

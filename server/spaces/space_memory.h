@@ -28,8 +28,8 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Leaves `promised_bytes` of the machine's memory to others, who have no pages there yet. Errors: of
-// the stores, of host_memory.h and of sealed_memfd.h; nothing is held then.
+// Leaves `promised_bytes` of the machine's memory to others, who have no pages there yet. Errors:
+// of the stores, of host_memory.h and of sealed_memfd.h; nothing is held then.
 absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
                                             TierStore& host_store, TierStore& nvme_store);
 void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);

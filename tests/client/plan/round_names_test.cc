@@ -37,8 +37,10 @@ TEST_F(RoundNamesTest, WhereModelsTakeTurnsTheUpdateBeforeIsNamed) {
   EXPECT_EQ(names_.OfRound(/*evaluates=*/true, 0), "eval");
   EXPECT_TRUE(Update(1));
   EXPECT_EQ(Train(1), "train-critic-after-critic*2");
+  for (int step = 0; step < 29; ++step) Update(1);
+  EXPECT_EQ(Train(1), "train-critic-after-critic*31");
   for (int step = 0; step < 20; ++step) Update(1);
-  EXPECT_EQ(Train(1), "train-critic-after-critic*8");
+  EXPECT_EQ(Train(1), "train-critic-after-critic*32");
   EXPECT_TRUE(Update(0));
   EXPECT_EQ(Train(1), "train-critic-after-generator");
 }
