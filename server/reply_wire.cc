@@ -5,7 +5,6 @@
 
 #include "absl/strings/string_view.h"
 #include "gemini/protocol.h"
-#include "gemini/system/seqpacket.h"
 #include "gemini/wire_generated.h"
 
 namespace gemini::server {
@@ -185,11 +184,8 @@ std::string EncodeTraceReply(uint64_t id, int64_t size_bytes) {
 }
 
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer) {
-  // A tenant or a space takes more than 128 bytes: no more than so many fit, however many there
-  // are.
-  constexpr size_t kMostEntries = kMaxMessageBytes / 128;
   size_t max_entries = std::min(
-      kMostEntries,
+      kMaxStatusEntries,
       std::max<size_t>({1, answer.tenants.size(), answer.spaces.size(), answer.nvme_wear.size()}));
   while (true) {
     std::string bytes = EncodeStatus(id, answer, max_entries);

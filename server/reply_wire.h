@@ -12,6 +12,7 @@
 #include "gemini/cost_model.h"
 #include "gemini/shm/residency_shm.h"
 #include "gemini/shm/timeline_shm.h"
+#include "gemini/system/seqpacket.h"
 #include "gemini/tier.h"
 #include "server/leases/budgets.h"
 #include "server/nvme/nvme_wear.h"
@@ -59,6 +60,10 @@ struct TenantAnswer {
   int64_t device_target = 0;
   std::string plan_refusal;
 };
+// A status has no more spaces, of which each takes more than 256 bytes of a message, and no more
+// tenants.
+inline constexpr size_t kMaxStatusEntries = kMaxMessageBytes / 256;
+
 struct SpaceStatusAnswer {
   uint64_t space = 0;
   std::string name;

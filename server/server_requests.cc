@@ -136,18 +136,18 @@ absl::Status Server::Handle(PeerSession& session, uint64_t id, const GetStatusRe
       if (!opened.counts.has_value() || now >= counts_valid_until_) {
         opened.counts = space.reader().Count();
       }
-      SpaceStatusAnswer& status =
-          answer.spaces.emplace_back(SpaceStatusAnswer{.space = space_id,
-                                                       .name = space.plan().name,
-                                                       .session = session_id,
-                                                       .chunk_bytes = space.plan().chunk_bytes,
-                                                       .num_bundles = space.plan().num_bundles,
-                                                       .slots = space.slots(),
-                                                       .counts = *opened.counts});
       // All spaces of a session share the arena and state the same number.
       shown.used[Tier::kDevice] =
           std::max(shown.used[Tier::kDevice],
-                   std::min(status.counts.device_used_bytes, lease.terms.granted[Tier::kDevice]));
+                   std::min(opened.counts->device_used_bytes, lease.terms.granted[Tier::kDevice]));
+      if (answer.spaces.size() == kMaxStatusEntries) continue;
+      answer.spaces.push_back({.space = space_id,
+                               .name = space.plan().name,
+                               .session = session_id,
+                               .chunk_bytes = space.plan().chunk_bytes,
+                               .num_bundles = space.plan().num_bundles,
+                               .slots = space.slots(),
+                               .counts = *opened.counts});
     }
   }
   const absl::Duration counting = ThreadTime() - started_counting;

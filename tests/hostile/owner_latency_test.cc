@@ -246,6 +246,35 @@ const std::string kAnyRequest = Request(
     wire::Body::GetStatus,
     [](flatbuffers::FlatBufferBuilder& builder) { return wire::CreateGetStatus(builder).Union(); });
 
+// A status shows 256 spaces at most, however many there are.
+TEST_F(OwnerLatency, ManyWhoAskForTheStatusOfThousandsOfSpacesDelayNobody) {
+  constexpr int kJobs = 32, kSpacesPerJob = 64, kAsking = 8;
+  Start({"--device-memory", "64MiB", "--host-memory", "8GiB"});
+  MeasureAtRest();
+  std::vector<WireClient> jobs;
+  for (int job = 0; job < kJobs; ++job) {
+    jobs.push_back(Connect("job"));
+    ASSERT_OK(jobs.back().OpenLease({{4096, 0, 0}}, {{}}));
+    for (int space = 0; space < kSpacesPerJob; ++space) {
+      ASSERT_OK(jobs.back().OpenSpace({.name = absl::StrCat("space-", job, "-", space)}));
+    }
+  }
+  std::vector<WireClient> asking;
+  for (int i = 0; i < kAsking; ++i) {
+    asking.push_back(Connect("asks", wire::Role::kObserver));
+  }
+  int answers = 0;
+  ExpectPrompt("status requests in a loop beside 2,048 spaces", [&] {
+    const absl::Time end = absl::Now() + absl::Seconds(2);
+    while (absl::Now() < end) {
+      for (WireClient& client : asking) ASSERT_OK(client.SendRaw(kAnyRequest));
+      for (WireClient& client : asking) ASSERT_OK(client.Receive());
+      answers += kAsking;
+    }
+  });
+  std::printf("  %d answers\n", answers);
+}
+
 // As on kernels before Linux 6.16, which cannot refuse descriptors.
 TEST_F(OwnerLatency, DescriptorsWhoseCloseBlocksDelayNobodyAndNotTheEnd) {
   std::vector<std::string> flags = kSmall;
