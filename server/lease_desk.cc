@@ -13,7 +13,6 @@
 #include "gemini/shm/timeline_shm.h"
 #include "gemini/system/seqpacket.h"
 #include "gemini/system/status_macros.h"
-#include "server/device_promises.h"
 #include "server/leases/device_grant.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
@@ -41,15 +40,8 @@ struct MadeLease {
   PeerMemory timeline_map;
 };
 
-// For a worker. On an error nothing is held. `arena_bytes`: what it may grow to. `promised_bytes`:
-// of the machine's memory to this and to other leases, which have no pages there yet.
-absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes,
-                                    int64_t promised_bytes) {
-  if (arena_bytes > 0) {
-    // Nobody is told later: the first touch of a page that is not to be had ends in the OOM killer.
-    GEMINI_RETURN_IF_ERROR(CheckHostRoom(
-        promised_bytes, "DEVICE, with what jobs were granted of it and have not used yet,"));
-  }
+// To be called by a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
+absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
   MadeLease made;
   absl::StatusOr<ServerWritableMemfd> segment =
       MakeServerWritableMemfd("gemini-lease-segment", sizeof(LeaseSegmentShm));
@@ -69,7 +61,7 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes,
 }  // namespace
 
 LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& sessions,
-                     SpaceDesk& spaces, PlanDesk& plans, LeaseBook& book,
+                     SpaceDesk& spaces, PlanDesk& plans, LeaseBook& book, DevicePromises& promises,
                      std::function<void(PeerSession&)> lease_ended)
     : options_(options),
       device_(device),
@@ -77,6 +69,7 @@ LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& 
       spaces_(spaces),
       plans_(plans),
       book_(book),
+      promises_(promises),
       lease_ended_(std::move(lease_ended)),
       admission_(book, DeviceGrainBytes(device),
                  {.admit = [this](const WaitingLease& admitted) { Begin(admitted); },
@@ -190,11 +183,20 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
   lease.arena_bytes =
       RoundUp(terms.takes_epochs ? terms.want[Tier::kDevice] : terms.granted[Tier::kDevice],
               DeviceGrainBytes(device_));
+  promises_.Update(sessions_, device_);
+  // DEVICE that is host memory is made where such memory is destroyed and spaces are made: in turn,
+  // so that each finds the machine's memory as those before it left it.
+  const bool is_host_memory = device_.slab_bytes() == 0;
+  const int64_t granted_bytes = is_host_memory ? terms.granted[Tier::kDevice] : 0;
   sessions_.RunSessionJob(
-      session, Tier::kDevice,
-      [&device = device_, arena_bytes = lease.arena_bytes,
-       promised_bytes = PromisedHostBytes(sessions_, device_)] {
-        return MakeLease(device, arena_bytes, promised_bytes);
+      session, is_host_memory ? Tier::kHost : Tier::kDevice,
+      [&device = device_, &promises = promises_, arena_bytes = lease.arena_bytes, granted_bytes,
+       user = session.embedded() ? TouchedBy::kThisProcess
+                                 : TouchedBy::kOthers]() -> absl::StatusOr<MadeLease> {
+        // The first touch of a page that is not to be had would end in the OOM killer.
+        GEMINI_RETURN_IF_ERROR(CheckHostRoom(user, granted_bytes, promises.Bytes() - granted_bytes,
+                                             "what the job was granted of DEVICE"));
+        return MakeLease(device, arena_bytes);
       },
       [this, request = admitted.request](PeerSession& found, absl::StatusOr<MadeLease> made) {
         if (made.ok()) {
@@ -204,6 +206,7 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
           found.lease->timeline = std::move(made->timeline);
           found.lease->timeline_map = std::move(made->timeline_map);
           book_.SetMade(found.id);
+          promises_.Update(sessions_, device_);
         }
         Finish(found, request, made.status());
       });
@@ -258,6 +261,7 @@ void LeaseDesk::PostTarget(uint64_t session_id) {
   PeerSession& session = *sessions_.Find(session_id);
   Lease& lease = *session.lease;
   lease.epoch = PostBudgetTarget(SegmentOf(lease), lease.terms.device_target);
+  promises_.Update(sessions_, device_);
   ServerLog().info("lease {} of session {} '{}': DEVICE {} of {} from epoch {} on", lease.id,
                    session.id, session.label, FormatByteSize(lease.terms.device_target),
                    FormatByteSize(lease.terms.want[Tier::kDevice]), lease.epoch);
@@ -293,6 +297,7 @@ absl::Status LeaseDesk::Handle(PeerSession& session, uint64_t id, const AckEpoch
       CutDeviceGrant(device_, lease.arena, RoundUp(target_bytes, DeviceGrainBytes(device_))),
       [this, id, vacated = book_.VacateDevice(session.id)](PeerSession& found) {
         book_.FinishVacating(vacated);
+        promises_.Update(sessions_, device_);
         if (found.answerable()) found.connection->Send(EncodeDone(id), {});
         RetryWaiting();
       });
@@ -315,6 +320,7 @@ void LeaseDesk::Fence(PeerSession& session, absl::string_view why) {
 
 void LeaseDesk::BeginReclaim(PeerSession& session) {
   book_.BeginReclaim(session.id);
+  promises_.Update(sessions_, device_);
   plans_.End(session);
   // Nobody uses them any more: a job that follows at once has its names, while these bytes go.
   spaces_.FreeNames(session);

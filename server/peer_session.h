@@ -39,9 +39,9 @@ struct Lease {
   int64_t arena_bytes = 0;  // What DEVICE may grow to: the addresses that the client reserves.
   UniqueFd segment;         // LeaseSegmentShm.
   MappedMemory segment_map;
-  UniqueFd timeline;          // TimelineShm, written by the client. Closed once it is sent.
+  UniqueFd timeline;  // TimelineShm, written by the client. Closed once it is sent.
   PeerMemory timeline_map;
-  uint64_t epoch = 0;         // The last one posted.
+  uint64_t epoch = 0;  // The last one posted.
   bool owner_died = false;
   struct RefusalShown {
     uint64_t request = 0;
@@ -79,7 +79,8 @@ struct PeerSession {
   UniqueFd trace_room;
   int64_t trace_room_bytes = 0;
   std::shared_ptr<PlanWait> plan_wait;  // For its last MakePlan or FindTrace; null before.
-  std::optional<EventLoop::TimerId> plan_timer;  // Runs while that waits for the plans of others.
+  // Runs while that waits for the plans of others, and then until its answer is taken back.
+  std::optional<EventLoop::TimerId> plan_timer;
   // Why its last plan was refused. Empty: it was made, or none was requested.
   std::string plan_refusal;
   std::map<std::string, int64_t> phase_floors;    // What its plans need of DEVICE, by phase.

@@ -21,6 +21,8 @@ namespace gemini::server {
 namespace {
 
 constexpr size_t kMaxShownPhaseChars = 256;
+// How long a peer may take to read a plan or a trace that was found for it.
+constexpr absl::Duration kAnswerLife = absl::Minutes(1);
 constexpr size_t kMaxShownRefusalChars = 240;  // So that the refusals of all sessions fit a status.
 
 // The session's spaces were given their ids in the order of their opening.
@@ -105,6 +107,12 @@ absl::AnyInvocable<void(absl::StatusOr<Found>)> PlanDesk::Answering(PeerSession&
       }
       CancelTimer(*waiting);
       const absl::Status sent = send(*waiting, found);
+      // Long enough for whoever reads it. Nobody else has this memory meanwhile.
+      waiting->plan_timer = sessions_.loop().After(kAnswerLife, [this, session_id] {
+        service_.TakeBackAnswer(session_id);
+        PeerSession* const holder = sessions_.Find(session_id);
+        if (holder != nullptr) holder->plan_timer.reset();
+      });
       if (!sent.ok()) sessions_.Refuse(*waiting, id, sent);
       waiting->connection->Resume();
     });
@@ -118,12 +126,19 @@ void PlanDesk::EndWaiting(uint64_t session_id, uint64_t id, const std::shared_pt
   std::optional<UniqueFd> room = wait->CancelUnlessBegun();
   if (!room.has_value()) return;  // Planning has a deadline of its own.
   session->plan_wait.reset();
-  if (*room) service_.Drop(*std::move(room));
-  sessions_.Refuse(*session, id,
-                   absl::ResourceExhaustedError(absl::StrCat(
-                       "the plans of other jobs took ", absl::FormatDuration(max_wait_),
-                       " so far: chunks are placed on demand. Run fewer jobs at a time, or with "
-                       "larger chunks; does the disk of --state-dir answer?")));
+  service_.TakeBackAnswer(session_id);  // Of an earlier request, whose timer this one's replaced.
+  const auto refuse = [this, id](PeerSession& waiting) {
+    sessions_.Refuse(waiting, id,
+                     absl::ResourceExhaustedError(absl::StrCat(
+                         "the plans of other jobs took ", absl::FormatDuration(max_wait_),
+                         " so far: chunks are placed on demand. Run fewer jobs at a time, or with "
+                         "larger chunks; does the disk of --state-dir answer?")));
+  };
+  if (*room) {
+    CloseTraceRoom(*session, *std::move(room), refuse);
+    return;
+  }
+  refuse(*session);
   session->connection->Resume();
 }
 
@@ -193,8 +208,8 @@ void PlanDesk::End(PeerSession& session) {
     // At most one of the two is there: MakePlan has taken the room, and nothing is read meanwhile.
     UniqueFd taken = std::exchange(session.plan_wait, nullptr)->Cancel();
     if (taken) room = std::move(taken);
-    service_.TakeBackAnswer(session.id);
   }
+  service_.TakeBackAnswer(session.id);
   if (room) CloseTraceRoom(session, std::move(room), [](PeerSession&) {});
 }
 

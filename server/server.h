@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/device_promises.h"
 #include "server/lease_desk.h"
 #include "server/leases/lease_book.h"
 #include "server/loop/event_loop.h"
@@ -37,7 +38,7 @@
 namespace gemini::server {
 
 // The most connected sessions that have said hello. As many more connections may exist that have
-// not. Each costs at most 3 descriptors and 64 KiB, and 0.75 MiB for a timeline that its client
+// not. Each costs at most 4 descriptors and 64 KiB, for a minute the plan or trace that it got last, and 0.75 MiB for a timeline that its client
 // writes.
 inline constexpr int64_t kMaxSessions = 256;
 // The most sessions of one living process that hung up and whose leases are kept (see Death).
@@ -91,6 +92,7 @@ class Server {
   const std::unique_ptr<EventLoop> loop_;
   const ServerStores stores_;
   LeaseBook book_;
+  DevicePromises promises_;
   NvmeWear nvme_wear_;
   const absl::Duration started_;  // By MonotonicNow.
   PeerListener listener_;

@@ -17,7 +17,6 @@
 #include "gemini/system/check.h"
 #include "gemini/system/seqpacket.h"
 #include "gemini/system/status_macros.h"
-#include "server/device_promises.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
 #include "server/tiers/tier_store_host.h"
@@ -54,10 +53,12 @@ void AddSlabFds(const SpaceMemory& memory, std::vector<int>& fds) {
 
 }  // namespace
 
-SpaceDesk::SpaceDesk(const ServerOptions& options, const ServerStores& stores, Sessions& sessions,
+SpaceDesk::SpaceDesk(const ServerOptions& options, const ServerStores& stores,
+                     const DevicePromises& promises, Sessions& sessions,
                      std::unique_ptr<NvmeIo> nvme_io, Handlers handlers)
     : options_(options),
       stores_(stores),
+      promises_(promises),
       sessions_(sessions),
       handlers_(std::move(handlers)),
       nvme_io_(std::move(nvme_io)) {}
@@ -94,8 +95,9 @@ absl::Status SpaceDesk::Handle(PeerSession& session, uint64_t id, const OpenSpac
   }
   sessions_.RunSessionJob(
       session, Tier::kHost,
-      [&stores = stores_, plan, promised_bytes = PromisedHostBytes(sessions_, *stores_.device)] {
-        return MakeSpaceMemory(plan, promised_bytes, *stores.host, *stores.nvme);
+      [&stores = stores_, &promises = promises_, plan,
+       device_user = session.embedded() ? TouchedBy::kThisProcess : TouchedBy::kOthers] {
+        return MakeSpaceMemory(plan, promises.Bytes(), device_user, *stores.host, *stores.nvme);
       },
       [this, id, plan](PeerSession& found, absl::StatusOr<SpaceMemory> memory) {
         if (memory.ok()) {

@@ -9,8 +9,8 @@ namespace gemini::client {
 namespace {
 
 // More updates of one space in a row count as so many, because each name is recorded and planned
-// for itself. An adversarial loop makes five or ten; behind more, the round of the other model has
-// the name of those before it, and is placed on demand.
+// for itself. An adversarial loop updates its critic five or ten times in a row. After more than
+// these, the generator's round has the name of the critic's last ones, and is placed on demand.
 constexpr int kMaxUpdatesInRow = 32;
 
 }  // namespace

@@ -85,6 +85,7 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
 
 absl::StatusOr<std::optional<Trace>> ServerPlanSource::FindTrace(
     const std::string& phase, const std::vector<TracedTensor>& tensors) {
+  MutexLock lock(mutex_);
   GEMINI_ASSIGN_OR_RETURN(
       const Reply reply,
       connection_.Call(

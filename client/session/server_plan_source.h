@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gets plans from the session's server, which keeps the traces. Each trace is written into memory
-// that the server made, and the plan is returned in memory that nobody can change.
+// that the server made, and the plan is returned in memory that nobody can write.
 // Thread: any; calls wait for each other, and for other requests of the connection.
 // Errors: the server's refusal. INVALID_ARGUMENT: what it sent is no plan of this trace.
 #pragma once
@@ -54,7 +54,9 @@ class ServerPlanSource : public PlanSource {
  private:
   Connection& connection_;
   const ServerPlanOptions options_;
-  Mutex mutex_;  // Held over both requests of a plan: a session has one room for traces.
+  // Held over all requests of a plan, and until its answer is read: a session has one room for
+  // traces, and the next answer takes the memory of this one.
+  Mutex mutex_;
 };
 
 }  // namespace gemini::client

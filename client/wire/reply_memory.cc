@@ -13,6 +13,10 @@ namespace gemini::client {
 
 absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes) {
   struct stat info;
+  const bool is_there = reply.fds.size() == 1 && ::fstat(reply.fds[0].get(), &info) == 0;
+  if (is_there && size_bytes > 0 && info.st_size == 0) {
+    return absl::AbortedError("the server took back what it sent before it was read: ask again");
+  }
   if (reply.fds.size() != 1 || ::fstat(reply.fds[0].get(), &info) != 0 || size_bytes < 1 ||
       info.st_size != size_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("the server sent ", reply.fds.size(),

@@ -9,10 +9,13 @@
 namespace gemini::server {
 
 WorkerThread::WorkerThread(const std::string& name) {
-  // Signals are for the thread that handles them: a worker inherits a full mask.
+  // Signals are for the thread that handles them: a worker inherits a full mask. But for those that
+  // a thread brings on itself: blocked, they end the process whatever handles them
+  // (server/tiers/peer_memory.h).
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
+  for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) ::sigdelset(&all, own);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread(&WorkerThread::Serve, this);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -92,7 +92,8 @@ class UringNvmeIo : public NvmeIo {
                         const absl::Status& why);
   absl::Status Flush();
   void Finish(int slot, int result);
-  void EndUnregistered(const UnregisteredPiece& unregistered, const absl::Status& status);
+  void EndUnregistered(const UnregisteredPiece& unregistered, bool moved,
+                       const absl::Status& status);
   void End(const Piece& piece, const absl::Status& status);
 
   EventLoop& loop_;
@@ -304,7 +305,7 @@ void UringNvmeIo::Fill() {
   const int64_t windows_before = pins_->windows_made();
   while (static_cast<int>(free_slots_.size()) > num_unregistered_ &&
          bytes_under_way_ < kMaxBytesUnderWay) {
-    // To register a window takes some milliseconds, more where the client has no pages there.
+    // To register a window takes some milliseconds.
     if (pins_->windows_made() > windows_before) {
       Wake();  // The loop's other work has its turn first.
       return;
@@ -396,7 +397,7 @@ void UringNvmeIo::ReapUnregistered() {
           [&](const NvmeQueue::Moving& moving) { return &moving == one.of.piece.of.get(); },
           one.status);
     }
-    EndUnregistered(one.of, one.status);
+    EndUnregistered(one.of, /*moved=*/true, one.status);
   }
 }
 
@@ -411,16 +412,15 @@ void UringNvmeIo::DropUnregistered(absl::FunctionRef<bool(const NvmeQueue::Movin
       return true;
     });
   }
-  for (const UnregisteredPiece& one : dropped) EndUnregistered(one, why);
+  for (const UnregisteredPiece& one : dropped) EndUnregistered(one, /*moved=*/false, why);
 }
 
-void UringNvmeIo::EndUnregistered(const UnregisteredPiece& unregistered,
+void UringNvmeIo::EndUnregistered(const UnregisteredPiece& unregistered, bool moved,
                                   const absl::Status& status) {
   const Piece& piece = unregistered.piece;
   const NvmeTransfer& transfer = piece.of->transfer;
   if (unregistered.makes_pages) {
-    // Also where it was dropped before: the next piece registers the window, at worst slowly.
-    pins_->SetPresent(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes);
+    pins_->SetPages(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes, moved);
   }
   --num_unregistered_;
   bytes_under_way_ -= piece.size_bytes;

@@ -55,9 +55,9 @@ bool SlabPins::WantsPages(int host_fd, int64_t offset_bytes) {
   return true;
 }
 
-void SlabPins::SetPresent(int host_fd, int64_t offset_bytes) {
+void SlabPins::SetPages(int host_fd, int64_t offset_bytes, bool made) {
   int* const window = FindWindow(host_fd, offset_bytes);
-  if (window != nullptr && *window == kGetsPages) *window = kPresent;
+  if (window != nullptr && *window == kGetsPages) *window = made ? kPresent : kUnused;
 }
 
 void SlabPins::MakePages(int host_fd, int64_t offset_bytes) {

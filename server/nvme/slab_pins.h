@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps pages of slabs pinned for an io_uring, as its registered buffers, so that a transfer need
-// not map memory or look pages up. Slabs are registered in windows of kWindowBytes after they were
-// first used: whoever moves that piece sees to it that the window has its pages, for they may be
-// swapped out. No window stays mapped: the kernel keeps the pages, and uses a window's old address
+// not map memory or look pages up. Slabs are registered in windows of kWindowBytes. Its first use
+// does not register a window: another thread moves those bytes, and brings the window's pages into
+// memory, for they may be swapped out. No window stays mapped: the kernel keeps the pages, and uses a window's old address
 // only to say where inside it a transfer begins.
 // Thread: the one that uses the ring, but for MakePages. Registering a window takes it 2 to 3 ms.
 // Errors: if the kernel refuses (the limit on locked memory, an old kernel), windows are not
@@ -47,10 +47,11 @@ class SlabPins {
   // and is not yet registered. Returns no value before that, or if that fails. A transfer from
   // there must end in the same window. `host_fd` names the same slab until Forget.
   std::optional<Place> Find(int host_fd, int64_t offset_bytes);
-  // Returns whether the window of `offset_bytes` is to get its pages: another thread calls
-  // MakePages, and then this one SetPresent. Asked of each window once.
+  // Returns whether the window of `offset_bytes` is to get its pages, which is so once: another
+  // thread calls MakePages, and then this one SetPages.
   bool WantsPages(int host_fd, int64_t offset_bytes);
-  void SetPresent(int host_fd, int64_t offset_bytes);
+  // `made`: whether MakePages was called. If not, the window wants its pages again.
+  void SetPages(int host_fd, int64_t offset_bytes, bool made);
   // Blocks until the pages of that window are in memory, as far as the machine has room for them.
   // Any thread.
   static void MakePages(int host_fd, int64_t offset_bytes);

@@ -9,6 +9,7 @@
 #include "gemini/system/mapped_memory.h"
 #include "gemini/system/unique_fd.h"
 #include "server/spaces/space_plan.h"
+#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/slot_dealing.h"
 #include "server/tiers/tier_store.h"
@@ -28,10 +29,12 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Leaves `promised_bytes` of the machine's memory to others, who have no pages there yet. Errors:
-// of the stores, of host_memory.h and of sealed_memfd.h; nothing is held then.
+// Leaves `promised_bytes` of the machine's memory, which was granted as DEVICE and has no pages yet;
+// `device_user` is who will touch them. Errors: of the stores, of host_memory.h and of
+// sealed_memfd.h; nothing is held then.
 absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
-                                            TierStore& host_store, TierStore& nvme_store);
+                                            TouchedBy device_user, TierStore& host_store,
+                                            TierStore& nvme_store);
 void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);
 
 }  // namespace gemini::server

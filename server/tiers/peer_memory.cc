@@ -19,7 +19,8 @@
 namespace gemini::server {
 namespace {
 
-// Spaces and leases of all sessions are half as many.
+// Twice what 256 sessions with 64 spaces each have. Sessions that hung up may add to that, but each
+// space takes three descriptors, of which a daemon has 65,536.
 constexpr int kMaxRanges = 1 << 15;
 
 // `end` is 0 while `begin` is not valid: a handler may look at any moment.
@@ -71,7 +72,7 @@ void HandleSigbus(int, siginfo_t* info, void*) {
   const int saved_errno = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (info->si_code == BUS_ADRERR && IsOfAPeer(address)) {
-    // Read-only and private, so that it is not charged to anybody: it is had where no page is.
+    // Read-only and private: the kernel charges nobody for it, so it never lacks memory for that.
     void* const page = reinterpret_cast<void*>(address / kPageBytes * kPageBytes);
     if (::mmap(page, kPageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
         MAP_FAILED) {
@@ -79,8 +80,9 @@ void HandleSigbus(int, siginfo_t* info, void*) {
       return;
     }
   }
-  // The instruction is run again, and ends the process.
+  // The instruction is run again, and ends the process. A signal that was sent is sent again.
   ::signal(SIGBUS, SIG_DFL);
+  if (info->si_code <= 0) ::raise(SIGBUS);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anonymous memory behind a descriptor whose size nobody can change: an unsealed truncate by one
-// side kills the other by SIGBUS.
+// Anonymous memory behind a descriptor. What is mapped has a size that nobody can change: an
+// unsealed truncate by one side kills the other by SIGBUS.
 // Thread: any. Blocks while the kernel clears pages: 225 ms a GiB; destroying costs 124. Huge
 //         pages: 170 and 20.
 #pragma once
@@ -35,8 +35,8 @@ absl::StatusOr<ServerWritableMemfd> MakeServerWritableMemfd(absl::string_view na
                                                             int64_t size_bytes);
 
 // Makes a memfd that holds `bytes` (not empty) and that nobody can write any more, this process
-// included. Whoever has it can cut it shorter, so it is read and not mapped. RESOURCE_EXHAUSTED: no
-// memory or descriptor left.
+// included. Whoever has it can cut it shorter, so that its pages can be taken back: it is to be read
+// and not mapped. RESOURCE_EXHAUSTED: no memory or descriptor left.
 absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_view bytes);
 
 // Gives the pages of [offset, offset + size) back to the kernel now; they read as zeros. Both are

@@ -30,8 +30,12 @@ class DevicePromisesTest : public ::testing::Test {
     sessions_->Add(std::move(session));
     return lease;
   }
-  int64_t Promised() { return PromisedHostBytes(*sessions_, *device_); }
+  int64_t Promised() {
+    promises_.Update(*sessions_, *device_);
+    return promises_.Bytes();
+  }
 
+  DevicePromises promises_;
   std::deque<LeaseTerms> terms_;  // As a LeaseBook has them.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Sessions> sessions_;

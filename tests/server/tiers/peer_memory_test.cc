@@ -11,6 +11,7 @@
 
 #include "gemini/layout.h"
 #include "gemini/system/unique_fd.h"
+#include "server/loop/worker_thread.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::server {
@@ -44,6 +45,19 @@ TEST_F(PeerMemoryTest, APageThatIsGoneReadsAsZeros) {
   EXPECT_EQ(At(memory.data(), kPageBytes - 1), 'x');
 }
 
+// It reads the segments of spaces that it destroys.
+TEST_F(PeerMemoryTest, AWorkerReadsZerosToo) {
+  ASSERT_OK(PeerMemory::Survive());
+  ASSERT_OK_AND_ASSIGN(const PeerMemory memory, PeerMemory::Map(file_.get(), 2 * kPageBytes));
+  CutSecondPage();
+  char read = 'x';
+  {
+    WorkerThread worker("worker");
+    worker.Run([&] { read = At(memory.data(), kPageBytes); });
+  }
+  EXPECT_EQ(read, '\0');
+}
+
 TEST_F(PeerMemoryTest, WhatWasMovedIsStillKnown) {
   ASSERT_OK(PeerMemory::Survive());
   PeerMemory memory;
@@ -56,6 +70,14 @@ TEST_F(PeerMemoryTest, WhatWasMovedIsStillKnown) {
 }
 
 using PeerMemoryDeathTest = PeerMemoryTest;
+
+TEST_F(PeerMemoryDeathTest, ASigbusThatIsSentEndsTheProcess) {
+  const auto send = [] {
+    ASSERT_OK(PeerMemory::Survive());
+    ::kill(::getpid(), SIGBUS);
+  };
+  EXPECT_EXIT(send(), ::testing::KilledBySignal(SIGBUS), "");
+}
 
 TEST_F(PeerMemoryDeathTest, AnotherSigbusEndsTheProcess) {
   const auto read_other_memory = [this] {
