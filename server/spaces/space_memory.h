@@ -29,8 +29,8 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Leaves `promised_bytes` of the machine's memory, which was granted as DEVICE and has no pages yet;
-// `device_user` is who will touch them. Errors: of the stores, of host_memory.h and of
+// Leaves `promised_bytes` of the machine's memory, which was granted as DEVICE and has no pages
+// yet; `device_user` is who will touch them. Errors: of the stores, of host_memory.h and of
 // sealed_memfd.h; nothing is held then.
 absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
                                             TouchedBy device_user, TierStore& host_store,

@@ -35,8 +35,8 @@ absl::StatusOr<ServerWritableMemfd> MakeServerWritableMemfd(absl::string_view na
                                                             int64_t size_bytes);
 
 // Makes a memfd that holds `bytes` (not empty) and that nobody can write any more, this process
-// included. Whoever has it can cut it shorter, so that its pages can be taken back: it is to be read
-// and not mapped. RESOURCE_EXHAUSTED: no memory or descriptor left.
+// included. Whoever has it can cut it shorter, so that its pages can be taken back: it is to be
+// read and not mapped. RESOURCE_EXHAUSTED: no memory or descriptor left.
 absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_view bytes);
 
 // Gives the pages of [offset, offset + size) back to the kernel now; they read as zeros. Both are
