@@ -38,8 +38,8 @@
 namespace gemini::server {
 
 // The most connected sessions that have said hello. As many more connections may exist that have
-// not. Each costs at most 4 descriptors and 64 KiB, for a minute the plan or trace that it got last, and 0.75 MiB for a timeline that its client
-// writes.
+// not. Each costs at most 4 descriptors and 64 KiB, 0.75 MiB for a timeline that its client writes,
+// and for a minute the plan or trace that it got last.
 inline constexpr int64_t kMaxSessions = 256;
 // The most sessions of one living process that hung up and whose leases are kept (see Death).
 inline constexpr int64_t kMaxHungUpSessions = 64;

@@ -2,8 +2,8 @@
 // Keeps pages of slabs pinned for an io_uring, as its registered buffers, so that a transfer need
 // not map memory or look pages up. Slabs are registered in windows of kWindowBytes. Its first use
 // does not register a window: another thread moves those bytes, and brings the window's pages into
-// memory, for they may be swapped out. No window stays mapped: the kernel keeps the pages, and uses a window's old address
-// only to say where inside it a transfer begins.
+// memory, for they may be swapped out. No window stays mapped: the kernel keeps the pages, and uses
+// a window's old address only to say where inside it a transfer begins.
 // Thread: the one that uses the ring, but for MakePages. Registering a window takes it 2 to 3 ms.
 // Errors: if the kernel refuses (the limit on locked memory, an old kernel), windows are not
 //         registered, with one line in the log. The caller then copies what it transfers.
