@@ -247,8 +247,8 @@ const std::string kAnyRequest = Request(
     [](flatbuffers::FlatBufferBuilder& builder) { return wire::CreateGetStatus(builder).Union(); });
 
 // A status shows 256 spaces at most, however many there are.
-TEST_F(OwnerLatency, ManyWhoAskForTheStatusOfThousandsOfSpacesDelayNobody) {
-  constexpr int kJobs = 32, kSpacesPerJob = 64, kAsking = 8;
+TEST_F(OwnerLatency, WhoeverAsksForTheStatusOfThousandsOfSpacesDelaysNobody) {
+  constexpr int kJobs = 32, kSpacesPerJob = 64, kAsking = 2;
   Start({"--device-memory", "64MiB", "--host-memory", "8GiB"});
   MeasureAtRest();
   std::vector<WireClient> jobs;
