@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedules against what their papers promise of them, by playing their lists.
+#include "policies/pipeline/pipeline_schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "policies/pipeline/pipeline_playback.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::policies {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = PipelineTask::Kind;
+
+constexpr PipelineTimes kUneven = {.forward_ns = 20, .backward_ns = 30, .weights_ns = 15};
+
+// "F0.3": the forward pass of chunk 0, micro-batch 3.
+std::string Text(const std::vector<PipelineTask>& tasks) {
+  std::string text;
+  for (const PipelineTask& task : tasks) {
+    absl::StrAppend(&text, text.empty() ? "" : " ",
+                    task.kind == Kind::kForward    ? "F"
+                    : task.kind == Kind::kBackward ? "B"
+                                                   : "W",
+                    task.chunk, ".", task.micro_batch);
+  }
+  return text;
+}
+
+struct Played {
+  int64_t idle_ns = 0;  // Of the rank that waits longest.
+  std::vector<int64_t> most_live;
+};
+Played Play(PipelineSchedule schedule, const PipelineShape& shape, const PipelineTimes& times) {
+  Played played;
+  const absl::StatusOr<PipelineTaskLists> lists = PipelineLists(schedule, shape);
+  EXPECT_OK(lists);
+  if (!lists.ok()) return played;
+  const auto ranks = PlayPipeline(schedule, shape, *lists, times);
+  EXPECT_OK(ranks);
+  if (!ranks.ok()) return played;
+  for (const RankPlayback& rank : *ranks) {
+    played.idle_ns = std::max(played.idle_ns, rank.idle_ns());
+    played.most_live.push_back(rank.most_live);
+    EXPECT_EQ(rank.busy_ns, shape.micro_batches * shape.chunks *
+                                (times.forward_ns + times.backward_ns + times.weights_ns));
+  }
+  return played;
+}
+
+std::string Named(PipelineSchedule schedule, const PipelineShape& shape) {
+  return absl::StrCat(PipelineScheduleName(schedule), " p ", shape.ranks, " v ", shape.chunks,
+                      " m ", shape.micro_batches);
+}
+
+TEST(PipelineScheduleTest, TheOrderOfSmallOnes) {
+  ASSERT_OK_AND_ASSIGN(const PipelineTaskLists plain,
+                       PipelineLists(PipelineSchedule::k1f1b, {3, 1, 4}));
+  EXPECT_EQ(Text(plain[0]), "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 B0.2 B0.3");
+  EXPECT_EQ(Text(plain[1]), "F0.0 F0.1 B0.0 F0.2 B0.1 F0.3 B0.2 B0.3");
+  EXPECT_EQ(Text(plain[2]), "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3");
+  ASSERT_OK_AND_ASSIGN(const PipelineTaskLists interleaved,
+                       PipelineLists(PipelineSchedule::kInterleaved, {2, 2, 4}));
+  EXPECT_EQ(Text(interleaved[0]),
+            "F0.0 F0.1 F1.0 F1.1 F0.2 B1.0 F0.3 B1.1 F1.2 B0.0 F1.3 B0.1 B1.2 B1.3 B0.2 B0.3");
+  EXPECT_EQ(Text(interleaved[1]),
+            "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 F0.2 B0.0 F0.3 B0.1 F1.2 B1.2 F1.3 B1.3 B0.2 B0.3");
+  ASSERT_OK_AND_ASSIGN(const PipelineTaskLists zero,
+                       PipelineLists(PipelineSchedule::kZbH1, {2, 1, 3}));
+  EXPECT_EQ(Text(zero[0]), "F0.0 F0.1 B0.0 W0.0 F0.2 B0.1 W0.1 B0.2 W0.2");
+  EXPECT_EQ(Text(zero[1]), "F0.0 B0.0 F0.1 B0.1 W0.0 F0.2 B0.2 W0.1 W0.2");
+}
+
+TEST(PipelineScheduleTest, IdleTimeAndLiveActivationsAreThoseOfTheTable) {
+  const int64_t whole = kUneven.forward_ns + kUneven.backward_ns + kUneven.weights_ns;
+  for (int64_t p = 2; p <= 16; ++p) {
+    for (int64_t m = 1; m <= 64; ++m) {
+      const PipelineShape shape = {p, 1, m};
+      const Played plain = Play(PipelineSchedule::k1f1b, shape, kUneven);
+      EXPECT_EQ(plain.idle_ns, (p - 1) * whole) << Named(PipelineSchedule::k1f1b, shape);
+      for (int64_t r = 0; r < p; ++r) EXPECT_EQ(plain.most_live[r], std::min(p - r, m));
+
+      // Below as many micro-batches as are live at most, their pipelines never fill.
+      const Played h1 = Play(PipelineSchedule::kZbH1, shape, kUneven);
+      const Played h2 = Play(PipelineSchedule::kZbH2, shape, kUneven);
+      for (int64_t r = 0; r < p; ++r) {
+        EXPECT_EQ(h1.most_live[r], std::min(p, m)) << Named(PipelineSchedule::kZbH1, shape);
+        EXPECT_EQ(h2.most_live[r], std::min(2 * p - 1, m)) << Named(PipelineSchedule::kZbH2, shape);
+      }
+      if (m >= p) {
+        EXPECT_EQ(h1.idle_ns,
+                  (p - 1) * (kUneven.forward_ns + kUneven.backward_ns - kUneven.weights_ns))
+            << Named(PipelineSchedule::kZbH1, shape);
+      }
+      if (m >= 2 * p - 1) {
+        EXPECT_EQ(h2.idle_ns,
+                  (p - 1) * (kUneven.forward_ns + kUneven.backward_ns - 2 * kUneven.weights_ns))
+            << Named(PipelineSchedule::kZbH2, shape);
+      }
+      EXPECT_LE(h1.idle_ns, plain.idle_ns);
+      EXPECT_LE(h2.idle_ns, h1.idle_ns);
+    }
+  }
+}
+
+TEST(PipelineScheduleTest, InterleavingDividesTheIdleTimeByTheChunks) {
+  const int64_t chunk = kUneven.forward_ns + kUneven.backward_ns + kUneven.weights_ns;
+  for (int64_t p = 2; p <= 16; ++p) {
+    for (int64_t v = 1; v <= 4; ++v) {
+      for (int64_t m = p; m <= 64; m += p) {
+        const PipelineShape shape = {p, v, m};
+        const Played played = Play(PipelineSchedule::kInterleaved, shape, kUneven);
+        // Of chunks: a stage takes v times as long.
+        EXPECT_EQ(played.idle_ns, (p - 1) * chunk) << Named(PipelineSchedule::kInterleaved, shape);
+        for (int64_t r = 0; r < p; ++r) {
+          const int64_t warm_up = std::min(2 * (p - r - 1) + (v - 1) * p, m * v);
+          EXPECT_EQ(played.most_live[r], std::min(warm_up + 1, m * v));
+        }
+      }
+    }
+  }
+}
+
+TEST(PipelineScheduleTest, ZbvHasNoIdleTimeAndLivesOn1f1bsMemory) {
+  for (int64_t p = 1; p <= 16; ++p) {
+    for (int64_t m = 1; m <= 64; ++m) {
+      const PipelineShape shape = {p, 2, m};
+      const Played played = Play(PipelineSchedule::kZbV, shape, {});
+      if (m >= 2 * p) {
+        EXPECT_EQ(played.idle_ns, 0) << Named(PipelineSchedule::kZbV, shape);
+      }
+      // p micro-batches of two chunks each.
+      for (const int64_t live : played.most_live) {
+        EXPECT_EQ(live, 2 * std::min(p, m)) << Named(PipelineSchedule::kZbV, shape);
+      }
+    }
+  }
+}
+
+TEST(PipelinePlaybackTest, ATransferIsWaitedFor) {
+  const PipelineShape shape = {2, 1, 1};
+  ASSERT_OK_AND_ASSIGN(const PipelineTaskLists lists,
+                       PipelineLists(PipelineSchedule::k1f1b, shape));
+  PipelineTimes times = kUneven;
+  times.transfer_ns = 7;
+  ASSERT_OK_AND_ASSIGN(const std::vector<RankPlayback> ranks,
+                       PlayPipeline(PipelineSchedule::k1f1b, shape, lists, times));
+  EXPECT_EQ(ranks[1].begin_ns, 20 + 7);
+  EXPECT_EQ(ranks[1].end_ns, 20 + 7 + 65);
+  EXPECT_EQ(ranks[0].end_ns, 20 + 7 + 65 + 7 + 45);
+  EXPECT_EQ(ranks[0].idle_ns(), 7 + 65 + 7);
+}
+
+TEST(PipelinePlaybackTest, ADeadlockNamesWhoWaitsForWhat) {
+  const PipelineShape shape = {2, 1, 2};
+  ASSERT_OK_AND_ASSIGN(PipelineTaskLists lists, PipelineLists(PipelineSchedule::k1f1b, shape));
+  std::swap(lists[0][0], lists[0][2]);  // A backward pass before its forward pass.
+  EXPECT_THAT(PlayPipeline(PipelineSchedule::k1f1b, shape, lists, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("never end"),
+                             HasSubstr("rank 0 waits before its task 0, backward of chunk 0, "
+                                       "micro-batch 0, for the forward of that micro-batch on "
+                                       "rank 0"),
+                             HasSubstr("rank 1 waits before its task 0, forward of chunk 0"))));
+  lists[0][0] = lists[0][1];
+  EXPECT_THAT(PlayPipeline(PipelineSchedule::k1f1b, shape, lists, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0: forward of chunk 0, micro-batch 1 is there twice")));
+  lists[0][0] = {Kind::kForward, 1, 0};
+  EXPECT_THAT(PlayPipeline(PipelineSchedule::k1f1b, shape, lists, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no task")));
+  lists[0].erase(lists[0].begin());
+  EXPECT_THAT(PlayPipeline(PipelineSchedule::k1f1b, shape, lists, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("backward of chunk 0, micro-batch 0 is missing")));
+  lists.pop_back();
+  EXPECT_THAT(PlayPipeline(PipelineSchedule::k1f1b, shape, lists, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lists of 1 ranks")));
+}
+
+// By the graph of what comes before what, where the player knows times: tasks can be removed one
+// after another that have nothing left before them, or there is a cycle.
+bool Ends(PipelineSchedule schedule, const PipelineShape& shape, const PipelineTaskLists& lists) {
+  using Node = std::tuple<Kind, int64_t, int64_t>;  // Kind, virtual stage, micro-batch.
+  std::map<Node, std::set<Node>> before;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+    const Node* last = nullptr;
+    for (const PipelineTask& task : lists[rank]) {
+      const int64_t stage = VirtualStage(schedule, shape, rank, task.chunk);
+      const auto [at, is_new] = before.try_emplace({task.kind, stage, task.micro_batch});
+      if (last != nullptr) at->second.insert(*last);
+      last = &at->first;
+      const int64_t i = task.micro_batch;
+      if (task.kind == Kind::kForward && stage > 0) {
+        at->second.insert({Kind::kForward, stage - 1, i});
+      } else if (task.kind == Kind::kBackward) {
+        at->second.insert({Kind::kForward, stage, i});
+        if (stage + 1 < shape.ranks * shape.chunks) {
+          at->second.insert({Kind::kBackward, stage + 1, i});
+        }
+      } else if (task.kind == Kind::kBackwardWeights) {
+        at->second.insert({Kind::kBackward, stage, i});
+      }
+    }
+  }
+  std::set<Node> gone;
+  size_t count;
+  do {
+    count = gone.size();
+    for (const auto& [node, needs] : before) {
+      if (std::ranges::includes(gone, needs)) gone.insert(node);
+    }
+  } while (gone.size() > count);
+  return gone.size() == before.size();
+}
+
+TEST(PipelinePlaybackTest, EachDeadlockOfMutilatedListsIsFoundAndNothingElseIsRefused) {
+  constexpr PipelineSchedule kAll[] = {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved,
+                                       PipelineSchedule::kZbH1, PipelineSchedule::kZbH2,
+                                       PipelineSchedule::kZbV};
+  std::mt19937_64 random(29);
+  const auto below = [&random](int64_t end) { return static_cast<int64_t>(random() % end); };
+  int ended = 0, deadlocks = 0, incomplete = 0;
+  for (int round = 0; round < 10'000; ++round) {
+    const PipelineSchedule schedule = kAll[below(5)];
+    PipelineShape shape = {2 + below(3), 1, 1 + below(4)};
+    if (schedule == PipelineSchedule::kInterleaved) {
+      shape = {2, 1 + below(2), 2 * (1 + below(2))};
+    } else if (schedule == PipelineSchedule::kZbV) {
+      shape.chunks = 2;
+    }
+    ASSERT_OK_AND_ASSIGN(PipelineTaskLists lists, PipelineLists(schedule, shape));
+    std::vector<PipelineTask>& list = lists[below(shape.ranks)];
+    const auto any = [&] { return below(static_cast<int64_t>(list.size())); };
+    bool is_complete = true;
+    if (below(10) == 0) {
+      is_complete = false;
+      if (below(2) == 0) {
+        list.erase(list.begin() + any());
+      } else {
+        list.insert(list.begin() + any(), list[any()]);
+      }
+    } else {
+      for (int64_t swaps = 1 + below(3); swaps > 0; --swaps) {
+        const int64_t at = below(static_cast<int64_t>(list.size()) - 1);
+        std::swap(list[at], list[below(2) == 0 ? at + 1 : any()]);
+      }
+    }
+    const bool ends = is_complete && Ends(schedule, shape, lists);
+    const auto played = PlayPipeline(schedule, shape, lists, kUneven);
+    ASSERT_EQ(played.ok(), ends) << Named(schedule, shape) << ": " << played.status();
+    ++(ends ? ended : is_complete ? deadlocks : incomplete);
+  }
+  EXPECT_GE(ended, 1000);
+  EXPECT_GE(deadlocks, 3000);
+  EXPECT_GE(incomplete, 500);
+}
+
+TEST(PipelineScheduleTest, WhatHasNoListsIsRefusedWithTheNumbers) {
+  const auto refused = [](PipelineSchedule schedule, const PipelineShape& shape,
+                          const std::string& text) {
+    EXPECT_THAT(PipelineLists(schedule, shape),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  refused(PipelineSchedule::kInterleaved, {4, 2, 6},
+          "6 micro-batches a step for 4 ranks: a multiple of the ranks is needed, such as 8");
+  refused(PipelineSchedule::k1f1b, {4, 2, 6}, "schedule 1f1b with 2 chunks a rank: it has 1");
+  refused(PipelineSchedule::kZbV, {4, 1, 6}, "schedule zb-v with 1 chunks a rank: it has 2");
+  refused(PipelineSchedule::k1f1b, {0, 1, 6}, "0 ranks");
+  refused(PipelineSchedule::k1f1b, {2, 1, 0}, "0 micro-batches");
+}
+
+TEST(PipelineScheduleTest, NamesAreReadAsTheyAreWritten) {
+  for (const char* name : {"1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"}) {
+    ASSERT_OK_AND_ASSIGN(const PipelineSchedule schedule, ParsePipelineSchedule(name));
+    EXPECT_EQ(PipelineScheduleName(schedule), name);
+    EXPECT_EQ(SplitsBackward(schedule), name[0] == 'z');
+  }
+  EXPECT_THAT(ParsePipelineSchedule("gpipe"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'gpipe': 1f1b, interleaved, zb-h1, zb-h2, zb-v")));
+}
+
+}  // namespace
+}  // namespace gemini::policies
