@@ -16,7 +16,6 @@
 #include "server/leases/device_grant.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
-#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
@@ -40,7 +39,7 @@ struct MadeLease {
   PeerMemory timeline_map;
 };
 
-// To be called by a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
+// For a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
 absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
   MadeLease made;
   absl::StatusOr<ServerWritableMemfd> segment =
@@ -61,7 +60,7 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
 }  // namespace
 
 LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& sessions,
-                     SpaceDesk& spaces, PlanDesk& plans, LeaseBook& book, DevicePromises& promises,
+                     SpaceDesk& spaces, PlanDesk& plans, LeaseBook& book,
                      std::function<void(PeerSession&)> lease_ended)
     : options_(options),
       device_(device),
@@ -69,7 +68,6 @@ LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& 
       spaces_(spaces),
       plans_(plans),
       book_(book),
-      promises_(promises),
       lease_ended_(std::move(lease_ended)),
       admission_(book, DeviceGrainBytes(device),
                  {.admit = [this](const WaitingLease& admitted) { Begin(admitted); },
@@ -183,19 +181,9 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
   lease.arena_bytes =
       RoundUp(terms.takes_epochs ? terms.want[Tier::kDevice] : terms.granted[Tier::kDevice],
               DeviceGrainBytes(device_));
-  promises_.Update(sessions_, device_);
-  // DEVICE that is host memory is made where such memory is destroyed and spaces are made: in turn,
-  // so that each finds the machine's memory as those before it left it.
-  const bool is_host_memory = device_.slab_bytes() == 0;
-  const int64_t granted_bytes = is_host_memory ? terms.granted[Tier::kDevice] : 0;
   sessions_.RunSessionJob(
-      session, is_host_memory ? Tier::kHost : Tier::kDevice,
-      [&device = device_, &promises = promises_, arena_bytes = lease.arena_bytes, granted_bytes,
-       user = session.embedded() ? TouchedBy::kThisProcess
-                                 : TouchedBy::kOthers]() -> absl::StatusOr<MadeLease> {
-        // The first touch of a page that is not to be had would end in the OOM killer.
-        GEMINI_RETURN_IF_ERROR(CheckHostRoom(user, granted_bytes, promises.Bytes() - granted_bytes,
-                                             "what the job was granted of DEVICE"));
+      session, Tier::kDevice,
+      [&device = device_, arena_bytes = lease.arena_bytes] {
         return MakeLease(device, arena_bytes);
       },
       [this, request = admitted.request](PeerSession& found, absl::StatusOr<MadeLease> made) {
@@ -206,7 +194,6 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
           found.lease->timeline = std::move(made->timeline);
           found.lease->timeline_map = std::move(made->timeline_map);
           book_.SetMade(found.id);
-          promises_.Update(sessions_, device_);
         }
         Finish(found, request, made.status());
       });
@@ -261,7 +248,6 @@ void LeaseDesk::PostTarget(uint64_t session_id) {
   PeerSession& session = *sessions_.Find(session_id);
   Lease& lease = *session.lease;
   lease.epoch = PostBudgetTarget(SegmentOf(lease), lease.terms.device_target);
-  promises_.Update(sessions_, device_);
   ServerLog().info("lease {} of session {} '{}': DEVICE {} of {} from epoch {} on", lease.id,
                    session.id, session.label, FormatByteSize(lease.terms.device_target),
                    FormatByteSize(lease.terms.want[Tier::kDevice]), lease.epoch);
@@ -297,7 +283,6 @@ absl::Status LeaseDesk::Handle(PeerSession& session, uint64_t id, const AckEpoch
       CutDeviceGrant(device_, lease.arena, RoundUp(target_bytes, DeviceGrainBytes(device_))),
       [this, id, vacated = book_.VacateDevice(session.id)](PeerSession& found) {
         book_.FinishVacating(vacated);
-        promises_.Update(sessions_, device_);
         if (found.answerable()) found.connection->Send(EncodeDone(id), {});
         RetryWaiting();
       });
@@ -320,7 +305,6 @@ void LeaseDesk::Fence(PeerSession& session, absl::string_view why) {
 
 void LeaseDesk::BeginReclaim(PeerSession& session) {
   book_.BeginReclaim(session.id);
-  promises_.Update(sessions_, device_);
   plans_.End(session);
   // Nobody uses them any more: a job that follows at once has its names, while these bytes go.
   spaces_.FreeNames(session);

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/device_promises.h"
 #include "server/leases/admission.h"
 #include "server/leases/lease_book.h"
 #include "server/loop/server_options.h"
@@ -28,8 +27,7 @@ class LeaseDesk {
   // `lease_ended` is called when a session's lease is gone; it may erase the session. All that is
   // handed in must outlive this.
   LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& sessions, SpaceDesk& spaces,
-            PlanDesk& plans, LeaseBook& book, DevicePromises& promises,
-            std::function<void(PeerSession&)> lease_ended);
+            PlanDesk& plans, LeaseBook& book, std::function<void(PeerSession&)> lease_ended);
 
   absl::Status Handle(PeerSession& session, uint64_t id, const OpenLeaseRequest& open);
   absl::Status Handle(PeerSession& session, uint64_t id, const AckEpochRequest& ack);
@@ -68,7 +66,6 @@ class LeaseDesk {
   SpaceDesk& spaces_;
   PlanDesk& plans_;
   LeaseBook& book_;
-  DevicePromises& promises_;
   const std::function<void(PeerSession&)> lease_ended_;
   mutable StoppedProcesses stopped_processes_;
   bool retry_posted_ = false;

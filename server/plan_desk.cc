@@ -21,8 +21,6 @@ namespace gemini::server {
 namespace {
 
 constexpr size_t kMaxShownPhaseChars = 256;
-// How long a peer may take to read a plan or a trace that was found for it.
-constexpr absl::Duration kAnswerLife = absl::Minutes(1);
 constexpr size_t kMaxShownRefusalChars = 240;  // So that the refusals of all sessions fit a status.
 
 // The session's spaces were given their ids in the order of their opening.
@@ -83,6 +81,7 @@ bool IsListed(const std::map<std::string, Kept>& phases, const std::string& phas
 PlanDesk::PlanDesk(const ServerOptions& options, const TierStore& device, Sessions& sessions,
                    SpaceDesk& spaces, LeaseBook& book)
     : max_wait_(options.max_plan_wait),
+      answer_life_(options.answer_life),
       device_(device),
       sessions_(sessions),
       spaces_(spaces),
@@ -93,6 +92,7 @@ template <typename Found, typename Send>
 absl::AnyInvocable<void(absl::StatusOr<Found>)> PlanDesk::Answering(PeerSession& session,
                                                                     uint64_t id, Send send) {
   session.connection->Pause();
+  CancelTimer(session);  // Of its answer before: the next one is made of that one's memory.
   session.plan_timer = sessions_.loop().After(
       max_wait_, [this, session_id = session.id, id, wait = session.plan_wait] {
         EndWaiting(session_id, id, wait);
@@ -107,12 +107,13 @@ absl::AnyInvocable<void(absl::StatusOr<Found>)> PlanDesk::Answering(PeerSession&
       }
       CancelTimer(*waiting);
       const absl::Status sent = send(*waiting, found);
-      // Long enough for whoever reads it. Nobody else has this memory meanwhile.
-      waiting->plan_timer = sessions_.loop().After(kAnswerLife, [this, session_id] {
-        service_.TakeBackAnswer(session_id);
-        PeerSession* const holder = sessions_.Find(session_id);
-        if (holder != nullptr) holder->plan_timer.reset();
-      });
+      if (found.ok() && found->fd) {
+        // End cancels it: the session is there when it fires.
+        waiting->plan_timer = sessions_.loop().After(answer_life_, [this, session_id] {
+          sessions_.Find(session_id)->plan_timer.reset();
+          service_.TakeBackAnswer(session_id);
+        });
+      }
       if (!sent.ok()) sessions_.Refuse(*waiting, id, sent);
       waiting->connection->Resume();
     });
@@ -126,7 +127,7 @@ void PlanDesk::EndWaiting(uint64_t session_id, uint64_t id, const std::shared_pt
   std::optional<UniqueFd> room = wait->CancelUnlessBegun();
   if (!room.has_value()) return;  // Planning has a deadline of its own.
   session->plan_wait.reset();
-  service_.TakeBackAnswer(session_id);  // Of an earlier request, whose timer this one's replaced.
+  service_.TakeBackAnswer(session_id);  // An earlier one, whose timer this request replaced.
   const auto refuse = [this, id](PeerSession& waiting) {
     sessions_.Refuse(waiting, id,
                      absl::ResourceExhaustedError(absl::StrCat(

@@ -45,7 +45,8 @@ class PlanDesk {
   // Pauses the connection while the session waits by plan_wait, at most max_plan_wait until the
   // work begins: then the request is refused. Returns the callback for the service's result. Unless
   // the session has ended, the callback calls `send` on the server thread, refuses the request if
-  // `send` returns an error, and resumes the connection.
+  // `send` returns an error, and resumes the connection. What was sent is taken back after
+  // answer_life.
   template <typename Found, typename Send>
   absl::AnyInvocable<void(absl::StatusOr<Found>)> Answering(PeerSession& session, uint64_t id,
                                                             Send send);
@@ -55,7 +56,7 @@ class PlanDesk {
   // Sets the lease's floor to the largest need of any phase, where `phase` now has this one.
   void SetFloor(PeerSession& session, const std::string& phase, int64_t device_floor_bytes);
 
-  const absl::Duration max_wait_;
+  const absl::Duration max_wait_, answer_life_;
   const TierStore& device_;
   Sessions& sessions_;
   SpaceDesk& spaces_;

@@ -20,7 +20,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/device_promises.h"
 #include "server/lease_desk.h"
 #include "server/leases/lease_book.h"
 #include "server/loop/event_loop.h"
@@ -92,7 +91,6 @@ class Server {
   const std::unique_ptr<EventLoop> loop_;
   const ServerStores stores_;
   LeaseBook book_;
-  DevicePromises promises_;
   NvmeWear nvme_wear_;
   const absl::Duration started_;  // By MonotonicNow.
   PeerListener listener_;

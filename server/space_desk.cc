@@ -53,12 +53,10 @@ void AddSlabFds(const SpaceMemory& memory, std::vector<int>& fds) {
 
 }  // namespace
 
-SpaceDesk::SpaceDesk(const ServerOptions& options, const ServerStores& stores,
-                     const DevicePromises& promises, Sessions& sessions,
+SpaceDesk::SpaceDesk(const ServerOptions& options, const ServerStores& stores, Sessions& sessions,
                      std::unique_ptr<NvmeIo> nvme_io, Handlers handlers)
     : options_(options),
       stores_(stores),
-      promises_(promises),
       sessions_(sessions),
       handlers_(std::move(handlers)),
       nvme_io_(std::move(nvme_io)) {}
@@ -95,10 +93,7 @@ absl::Status SpaceDesk::Handle(PeerSession& session, uint64_t id, const OpenSpac
   }
   sessions_.RunSessionJob(
       session, Tier::kHost,
-      [&stores = stores_, &promises = promises_, plan,
-       device_user = session.embedded() ? TouchedBy::kThisProcess : TouchedBy::kOthers] {
-        return MakeSpaceMemory(plan, promises.Bytes(), device_user, *stores.host, *stores.nvme);
-      },
+      [&stores = stores_, plan] { return MakeSpaceMemory(plan, *stores.host, *stores.nvme); },
       [this, id, plan](PeerSession& found, absl::StatusOr<SpaceMemory> memory) {
         if (memory.ok()) {
           FinishOpen(found, id, plan, *std::move(memory));

@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/device_promises.h"
 #include "server/loop/server_options.h"
 #include "server/loop/worker_thread.h"
 #include "server/nvme/nvme_io.h"
@@ -44,9 +43,8 @@ class SpaceDesk {
   };
 
   // All that is handed in must outlive this.
-  SpaceDesk(const ServerOptions& options, const ServerStores& stores,
-            const DevicePromises& promises, Sessions& sessions, std::unique_ptr<NvmeIo> nvme_io,
-            Handlers handlers);
+  SpaceDesk(const ServerOptions& options, const ServerStores& stores, Sessions& sessions,
+            std::unique_ptr<NvmeIo> nvme_io, Handlers handlers);
 
   absl::Status Handle(PeerSession& session, uint64_t id, const OpenSpaceRequest& open);
   absl::Status Handle(PeerSession& session, uint64_t id, const CloseSpaceRequest& close);
@@ -94,7 +92,6 @@ class SpaceDesk {
 
   const ServerOptions& options_;
   const ServerStores& stores_;
-  const DevicePromises& promises_;
   Sessions& sessions_;
   const Handlers handlers_;
   std::map<std::string, uint64_t> names_;  // To the session.

@@ -36,7 +36,7 @@ namespace gemini::client {
 
 struct SessionOptions {
   // Requested. The server grants min(want, free) in each tier, and refuses if that is below the
-  // floor, or if DEVICE is host memory and the machine does not have what it would grant.
+  // floor.
   TierMap<int64_t> want_bytes;
   TierMap<int64_t> floor_bytes;
   // Whether DEVICE may be granted in part and change later, from the floor up to what is wanted.

@@ -11,11 +11,19 @@
 
 namespace gemini::client {
 
+namespace {
+
+absl::Status TakenBack() {
+  return absl::AbortedError("the server took back what it sent before it was read: ask again");
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes) {
   struct stat info;
   const bool is_there = reply.fds.size() == 1 && ::fstat(reply.fds[0].get(), &info) == 0;
   if (is_there && size_bytes > 0 && info.st_size == 0) {
-    return absl::AbortedError("the server took back what it sent before it was read: ask again");
+    return TakenBack();
   }
   if (reply.fds.size() != 1 || ::fstat(reply.fds[0].get(), &info) != 0 || size_bytes < 1 ||
       info.st_size != size_bytes) {
@@ -29,7 +37,7 @@ absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_byt
         ::pread(reply.fds[0].get(), bytes.data() + filled, size_bytes - filled, filled);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrnoStatus(errno, "read what the server sent");
-    if (got == 0) return absl::DataLossError("what the server sent ends early");
+    if (got == 0) return TakenBack();
     filled += got;
   }
   return bytes;

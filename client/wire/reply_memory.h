@@ -11,7 +11,7 @@
 namespace gemini::client {
 
 // Returns the contents of the reply's only descriptor. INVALID_ARGUMENT: there is not exactly one,
-// of `size_bytes` (>= 1). DATA_LOSS: it ends early.
+// of `size_bytes` (>= 1). ABORTED: the server took it back meanwhile.
 absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes);
 
 }  // namespace gemini::client

@@ -43,6 +43,8 @@ struct ServerOptions {
   absl::Duration epoch_timeout = absl::Seconds(10);
   // How long a plan may wait for those of others, until it begins: for six that take the longest.
   absl::Duration max_plan_wait = absl::Seconds(30);
+  // How long a peer has to read a plan, or a trace that was found for it.
+  absl::Duration answer_life = absl::Minutes(1);
   std::string build = "gemini 0.1.0";  // Shown to peers and by memstat.
   // If not empty, it gets the engine of the NVMe I/O and returns the one to use instead.
   std::function<std::unique_ptr<NvmeIo>(std::unique_ptr<NvmeIo>)> TESTING_ONLY_wrap_nvme_io;

@@ -67,11 +67,6 @@ class UringNvmeIo : public NvmeIo {
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override;
 
  private:
-  struct UnregisteredPiece {
-    Piece piece;
-    bool makes_pages = false;  // For its window, before it is moved.
-  };
-
   void Wake();
   void Signal();
   void HandleEvent();
@@ -92,8 +87,6 @@ class UringNvmeIo : public NvmeIo {
                         const absl::Status& why);
   absl::Status Flush();
   void Finish(int slot, int result);
-  void EndUnregistered(const UnregisteredPiece& unregistered, bool moved,
-                       const absl::Status& status);
   void End(const Piece& piece, const absl::Status& status);
 
   EventLoop& loop_;
@@ -113,7 +106,7 @@ class UringNvmeIo : public NvmeIo {
   std::deque<int> queued_;  // Slots that the kernel has not taken yet.
 
   struct Moved {
-    UnregisteredPiece of;
+    Piece piece;
     absl::Status status;
   };
   // Where a slab is not registered, its bytes are copied, and its missing pages made, by whoever
@@ -122,7 +115,7 @@ class UringNvmeIo : public NvmeIo {
   Mutex mutex_;               // Never held over I/O.
   std::condition_variable changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<UnregisteredPiece> unregistered_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Piece> unregistered_ ABSL_GUARDED_BY(mutex_);
   std::vector<Moved> moved_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<WorkerThread>> threads_;  // Last: they use what is above.
 };
@@ -166,9 +159,7 @@ absl::Status UringNvmeIo::Probe() {
   if (::pwrite(slab.get(), sent.data(), sent.size(), 0) != kPageBytes) {
     return ErrnoStatus(errno, "write a probe");
   }
-  // A thread moves the first piece of a window, the ring those behind it.
-  for (const IoOperation operation :
-       {IoOperation::kWrite, IoOperation::kWrite, IoOperation::kRead}) {
+  for (const IoOperation operation : {IoOperation::kWrite, IoOperation::kRead}) {
     // Shared: when the ring fails, it is called by the destructor.
     const auto result = std::make_shared<std::optional<absl::Status>>();
     Submit({.operation = operation,
@@ -305,7 +296,7 @@ void UringNvmeIo::Fill() {
   const int64_t windows_before = pins_->windows_made();
   while (static_cast<int>(free_slots_.size()) > num_unregistered_ &&
          bytes_under_way_ < kMaxBytesUnderWay) {
-    // To register a window takes some milliseconds.
+    // To register a window takes some milliseconds, more where the client has no pages there.
     if (pins_->windows_made() > windows_before) {
       Wake();  // The loop's other work has its turn first.
       return;
@@ -335,10 +326,8 @@ void UringNvmeIo::Begin(Piece piece) {
   bytes_under_way_ += piece.size_bytes;
   if (!place.has_value()) {
     ++num_unregistered_;
-    const bool makes_pages =
-        pins_->WantsPages(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes);
     MutexLock lock(mutex_);
-    unregistered_.push_back({std::move(piece), makes_pages});
+    unregistered_.push_back(std::move(piece));
     changed_.notify_one();
     return;
   }
@@ -364,22 +353,18 @@ void UringNvmeIo::Begin(Piece piece) {
 
 void UringNvmeIo::ServeUnregistered() {
   while (true) {
-    UnregisteredPiece next;
+    Piece piece;
     {
       MutexLock lock(mutex_);
       while (!stopping_ && unregistered_.empty()) mutex_.WaitFor(changed_);
       if (unregistered_.empty()) return;
-      next = std::move(unregistered_.front());
+      piece = std::move(unregistered_.front());
       unregistered_.pop_front();
     }
-    const NvmeTransfer& transfer = next.piece.of->transfer;
-    if (next.makes_pages) {
-      SlabPins::MakePages(transfer.host_fd, transfer.host_offset_bytes + next.piece.begin_bytes);
-    }
-    absl::Status status = MovePiece(next.piece);
+    absl::Status status = MovePiece(piece);
     {
       MutexLock lock(mutex_);
-      moved_.push_back({std::move(next), std::move(status)});
+      moved_.push_back({std::move(piece), std::move(status)});
     }
     Signal();
   }
@@ -394,37 +379,31 @@ void UringNvmeIo::ReapUnregistered() {
   for (const Moved& one : moved) {
     if (!one.status.ok()) {
       DropUnregistered(
-          [&](const NvmeQueue::Moving& moving) { return &moving == one.of.piece.of.get(); },
+          [&](const NvmeQueue::Moving& moving) { return &moving == one.piece.of.get(); },
           one.status);
     }
-    EndUnregistered(one.of, /*moved=*/true, one.status);
+    --num_unregistered_;
+    bytes_under_way_ -= one.piece.size_bytes;
+    End(one.piece, one.status);
   }
 }
 
 void UringNvmeIo::DropUnregistered(absl::FunctionRef<bool(const NvmeQueue::Moving&)> ends,
                                    const absl::Status& why) {
-  std::vector<UnregisteredPiece> dropped;
+  std::vector<Piece> dropped;
   {
     MutexLock lock(mutex_);
-    std::erase_if(unregistered_, [&](const UnregisteredPiece& waiting) {
-      if (!ends(*waiting.piece.of)) return false;
-      dropped.push_back(waiting);
+    std::erase_if(unregistered_, [&](Piece& piece) {
+      if (!ends(*piece.of)) return false;
+      dropped.push_back(piece);
       return true;
     });
   }
-  for (const UnregisteredPiece& one : dropped) EndUnregistered(one, /*moved=*/false, why);
-}
-
-void UringNvmeIo::EndUnregistered(const UnregisteredPiece& unregistered, bool moved,
-                                  const absl::Status& status) {
-  const Piece& piece = unregistered.piece;
-  const NvmeTransfer& transfer = piece.of->transfer;
-  if (unregistered.makes_pages) {
-    pins_->SetPages(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes, moved);
+  for (const Piece& piece : dropped) {
+    --num_unregistered_;
+    bytes_under_way_ -= piece.size_bytes;
+    End(piece, why);
   }
-  --num_unregistered_;
-  bytes_under_way_ -= piece.size_bytes;
-  End(piece, status);
 }
 
 absl::Status UringNvmeIo::Flush() {

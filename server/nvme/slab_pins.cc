@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/nvme/slab_pins.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -32,50 +31,23 @@ SlabPins::~SlabPins() {
 }
 
 std::optional<SlabPins::Place> SlabPins::Find(int host_fd, int64_t offset_bytes) {
-  int* const window = FindWindow(host_fd, offset_bytes);
-  if (window == nullptr) return std::nullopt;
-  const int64_t begin = offset_bytes / kWindowBytes * kWindowBytes;
-  if (*window < 0) {
-    if (refused_ || *window != kPresent) return std::nullopt;
-    const int64_t left_bytes = slabs_.at(host_fd).size_bytes - begin;
-    const absl::StatusOr<int> made = Register(host_fd, begin, std::min(kWindowBytes, left_bytes));
+  const absl::StatusOr<Slab*> slab = FindSlab(host_fd);
+  if (!slab.ok()) return std::nullopt;
+  const int64_t window = offset_bytes / kWindowBytes;
+  if (window >= static_cast<int64_t>((*slab)->buffers.size())) return std::nullopt;
+  const int64_t begin = window * kWindowBytes;
+  int& buffer = (*slab)->buffers[window];
+  if (buffer == kNone) {
+    if (refused_) return std::nullopt;
+    const absl::StatusOr<int> made =
+        Register(host_fd, begin, std::min(kWindowBytes, (*slab)->size_bytes - begin));
     if (!made.ok()) {
       Refuse(made.status());
       return std::nullopt;
     }
-    *window = *made;
+    buffer = *made;
   }
-  return Place{*window, buffers_[*window].address + (offset_bytes - begin)};
-}
-
-bool SlabPins::WantsPages(int host_fd, int64_t offset_bytes) {
-  int* const window = FindWindow(host_fd, offset_bytes);
-  if (window == nullptr || *window != kUnused || refused_) return false;
-  *window = kGetsPages;
-  return true;
-}
-
-void SlabPins::SetPages(int host_fd, int64_t offset_bytes, bool made) {
-  int* const window = FindWindow(host_fd, offset_bytes);
-  if (window != nullptr && *window == kGetsPages) *window = made ? kPresent : kUnused;
-}
-
-void SlabPins::MakePages(int host_fd, int64_t offset_bytes) {
-  struct stat info;
-  if (::fstat(host_fd, &info) != 0) return;
-  const int64_t begin = offset_bytes / kWindowBytes * kWindowBytes;
-  const int64_t size_bytes = std::min<int64_t>(kWindowBytes, info.st_size - begin);
-  // Swaps in what is swapped out, makes what a client gave back, and leaves the others as they are.
-  // Where it fails, registering the window does it, or fails too.
-  while (::fallocate(host_fd, 0, begin, size_bytes) != 0 && errno == EINTR) {
-  }
-}
-
-int* SlabPins::FindWindow(int host_fd, int64_t offset_bytes) {
-  const absl::StatusOr<Slab*> slab = FindSlab(host_fd);
-  if (!slab.ok()) return nullptr;
-  const auto window = static_cast<size_t>(offset_bytes / kWindowBytes);
-  return window < (*slab)->buffers.size() ? &(*slab)->buffers[window] : nullptr;
+  return Place{buffer, buffers_[buffer].address + (offset_bytes - begin)};
 }
 
 absl::StatusOr<SlabPins::Slab*> SlabPins::FindSlab(int host_fd) {
@@ -84,7 +56,7 @@ absl::StatusOr<SlabPins::Slab*> SlabPins::FindSlab(int host_fd) {
     struct stat info;
     if (::fstat(host_fd, &info) != 0) return ErrnoStatus(errno, "fstat of a slab");
     slab.size_bytes = info.st_size;  // Sealed: it never changes.
-    slab.buffers.assign((slab.size_bytes + kWindowBytes - 1) / kWindowBytes, kUnused);
+    slab.buffers.assign((slab.size_bytes + kWindowBytes - 1) / kWindowBytes, kNone);
   }
   return &slab;
 }
@@ -134,7 +106,7 @@ void SlabPins::Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()>
     const auto slab = slabs_.find(host_fd);
     if (slab == slabs_.end()) continue;
     for (const int buffer : slab->second.buffers) {
-      if (buffer < 0) continue;
+      if (buffer == kNone) continue;
       buffers_[buffer].forgetting = forgetting;
       to_release_.push_back(buffer);
       ++forgetting->windows_left;

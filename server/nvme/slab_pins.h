@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps pages of slabs pinned for an io_uring, as its registered buffers, so that a transfer need
-// not map memory or look pages up. Slabs are registered in windows of kWindowBytes. Its first use
-// does not register a window: another thread moves those bytes, and brings the window's pages into
-// memory, for they may be swapped out. No window stays mapped: the kernel keeps the pages, and uses
-// a window's old address only to say where inside it a transfer begins.
-// Thread: the one that uses the ring, but for MakePages. Registering a window takes it 2 to 3 ms.
+// not map memory or look pages up. Slabs are registered in windows of kWindowBytes when they are
+// first used. No window stays mapped: the kernel keeps the pages, and uses a window's old address
+// only to say where inside it a transfer begins.
+// Thread: the one that uses the ring. Registering a window takes it 2 to 3 ms.
 // Errors: if the kernel refuses (the limit on locked memory, an old kernel), windows are not
 //         registered, with one line in the log. The caller then copies what it transfers.
 #pragma once
@@ -43,18 +42,10 @@ class SlabPins {
   // Unpins everything and calls every `forgotten`. No I/O is in flight.
   ~SlabPins();
 
-  // Returns the place of `offset_bytes` in the slab, and registers its window if it has its pages
-  // and is not yet registered. Returns no value before that, or if that fails. A transfer from
-  // there must end in the same window. `host_fd` names the same slab until Forget.
+  // Returns the place of `offset_bytes` in the slab, and registers its window if it is not yet.
+  // Returns no value if that fails. A transfer from there must end in the same window. `host_fd`
+  // names the same slab until Forget.
   std::optional<Place> Find(int host_fd, int64_t offset_bytes);
-  // Returns whether the window of `offset_bytes` is to get its pages, which is so once: another
-  // thread calls MakePages, and then this one SetPages.
-  bool WantsPages(int host_fd, int64_t offset_bytes);
-  // `made`: whether MakePages was called. If not, the window wants its pages again.
-  void SetPages(int host_fd, int64_t offset_bytes, bool made);
-  // Blocks until the pages of that window are in memory, as far as the machine has room for them.
-  // Any thread.
-  static void MakePages(int host_fd, int64_t offset_bytes);
   int64_t windows_made() const { return windows_made_; }
 
   // Calls `forgotten` when no page of these slabs is pinned any more: at once, if none is.
@@ -69,17 +60,14 @@ class SlabPins {
 
  private:
   static constexpr uint64_t kReleaseBit = uint64_t{1} << 63;
-  // What stands for a window that has no buffer.
-  static constexpr int kUnused = -1;
-  static constexpr int kGetsPages = -2;
-  static constexpr int kPresent = -3;
+  static constexpr int kNone = -1;
   struct Forgetting {
     int64_t windows_left = 0;
     absl::AnyInvocable<void()> forgotten;
   };
   struct Slab {
     int64_t size_bytes = 0;
-    std::vector<int> buffers;  // By window, or one of the above.
+    std::vector<int> buffers;  // By window; kNone.
   };
   struct Buffer {
     std::byte* address = nullptr;
@@ -87,8 +75,6 @@ class SlabPins {
   };
 
   absl::StatusOr<Slab*> FindSlab(int host_fd);
-  // Returns null where the slab has no such place.
-  int* FindWindow(int host_fd, int64_t offset_bytes);
   absl::Status MakeTable();
   absl::StatusOr<int> Register(int host_fd, int64_t offset_bytes, int64_t size_bytes);
   void Refuse(const absl::Status& why);

@@ -13,19 +13,9 @@
 #include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
-namespace {
-
-// Whoever maps the answer nevertheless, and reads it too late, dies of it: peers read it at once.
-void Cut(int fd) {
-  while (::ftruncate(fd, 0) != 0 && errno == EINTR) {
-  }
-}
-
-}  // namespace
-
 absl::StatusOr<UniqueFd> AnswerMemory::Make(uint64_t session, absl::string_view name,
                                             absl::string_view bytes) {
-  for (const Answer& answer : Remove(session, max_bytes_)) Cut(answer.fd.get());
+  Cut(Remove(session, max_bytes_));
   GEMINI_ASSIGN_OR_RETURN(UniqueFd made, MakeReadOnlyMemfd(name, bytes));
   UniqueFd kept(::fcntl(made.get(), F_DUPFD_CLOEXEC, 0));
   if (!kept) return ErrnoStatus(errno, "copy the descriptor of an answer");
@@ -36,9 +26,14 @@ absl::StatusOr<UniqueFd> AnswerMemory::Make(uint64_t session, absl::string_view 
   return made;
 }
 
-void AnswerMemory::TakeBack(uint64_t session) {
-  for (const Answer& answer : Remove(session, std::numeric_limits<int64_t>::max())) {
-    Cut(answer.fd.get());
+std::vector<AnswerMemory::Answer> AnswerMemory::Remove(uint64_t session) {
+  return Remove(session, std::numeric_limits<int64_t>::max());
+}
+
+void AnswerMemory::Cut(const std::vector<Answer>& answers) {
+  for (const Answer& answer : answers) {
+    while (::ftruncate(answer.fd.get(), 0) != 0 && errno == EINTR) {
+    }
   }
 }
 

@@ -25,16 +25,18 @@ class AnswerMemory {
   // before the session's next answer is made, and earlier where newer ones take its room. `name` is
   // shown in /proc. RESOURCE_EXHAUSTED: no memory or descriptor left.
   absl::StatusOr<UniqueFd> Make(uint64_t session, absl::string_view name, absl::string_view bytes);
-  // Cuts the session's answer to nothing, if it has one.
-  void TakeBack(uint64_t session);
-
- private:
   struct Answer {
     uint64_t session = 0;
     int64_t size_bytes = 0;
     UniqueFd fd;
   };
-  // Removes and returns the session's answer, and the oldest while all have more than `max_bytes`.
+  // Returns what the session has, if anything, for Cut. Does not block.
+  std::vector<Answer> Remove(uint64_t session);
+  // Cuts these to nothing.
+  static void Cut(const std::vector<Answer>& answers);
+
+ private:
+  // Removes the session's answer, and the oldest while all have more than `max_bytes`.
   std::vector<Answer> Remove(uint64_t session, int64_t max_bytes);
 
   const int64_t max_bytes_;

@@ -203,7 +203,9 @@ void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> closed) {
 }
 
 void PlanService::TakeBackAnswer(uint64_t session) {
-  closer_->Run([this, session] { answers_.TakeBack(session); });
+  std::vector<AnswerMemory::Answer> answers = answers_.Remove(session);
+  if (answers.empty()) return;
+  closer_->Run([answers = std::move(answers)] { AnswerMemory::Cut(answers); });
 }
 
 }  // namespace gemini::server

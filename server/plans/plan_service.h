@@ -85,7 +85,7 @@ class PlanService {
   // on that thread.
   void Drop(
       UniqueFd fd, absl::AnyInvocable<void()> closed = [] {});
-  // Takes back the memory of the session's last answer, on the same thread.
+  // Takes back the memory of the session's last answer, whose pages go on the same thread.
   void TakeBackAnswer(uint64_t session);
   // Returns the cost model as it was last measured or refreshed. Any thread.
   CostModel costs() const { return costs_.costs(); }

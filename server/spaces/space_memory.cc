@@ -4,28 +4,24 @@
 #include <sys/eventfd.h>
 
 #include <cerrno>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/shm/space_shm.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
+#include "server/tiers/host_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
 
-absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
-                                            TouchedBy device_user, TierStore& host_store,
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
                                             TierStore& nvme_store) {
   SpaceMemory memory;
   const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles, plan.num_tensors).size_bytes;
-  // Beyond what the machine has there is no error, only the OOM killer.
-  const int64_t size_bytes = plan.segment_bytes() + plan.host_bytes();
-  const std::string what = absl::StrCat("space ", plan.name);
+  // As in the HOST store: beyond what the machine has there is no error, only the OOM killer.
   GEMINI_RETURN_IF_ERROR(
-      CheckHostRoom(TouchedBy::kThisProcess, size_bytes, /*promised_bytes=*/0, what));
-  GEMINI_RETURN_IF_ERROR(CheckHostRoom(device_user, size_bytes, promised_bytes, what));
+      CheckHostRoom(plan.segment_bytes(), absl::StrCat("the bookkeeping of space ", plan.name)));
   GEMINI_ASSIGN_OR_RETURN(
       memory.client_segment,
       MakeSealedMemfd("gemini-client-segment", client_bytes, MemfdPages::kAllocated));

@@ -9,7 +9,6 @@
 #include "gemini/system/mapped_memory.h"
 #include "gemini/system/unique_fd.h"
 #include "server/spaces/space_plan.h"
-#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/slot_dealing.h"
 #include "server/tiers/tier_store.h"
@@ -29,11 +28,8 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Leaves `promised_bytes` of the machine's memory, which was granted as DEVICE and has no pages
-// yet; `device_user` is who will touch them. Errors: of the stores, of host_memory.h and of
-// sealed_memfd.h; nothing is held then.
-absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, int64_t promised_bytes,
-                                            TouchedBy device_user, TierStore& host_store,
+// Errors: of the stores and of sealed_memfd.h; nothing is held then.
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
                                             TierStore& nvme_store);
 void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);
 

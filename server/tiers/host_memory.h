@@ -19,8 +19,6 @@ struct HostMemory {
 // Returns that of the machine or of the control group above us (v2, else v1) that leaves the least.
 // INTERNAL: /proc/meminfo says nothing.
 absl::StatusOr<HostMemory> ReadHostMemory();
-// Returns that of the machine, whatever groups allow. Errors: as above.
-absl::StatusOr<HostMemory> ReadMachineMemory();
 absl::StatusOr<int64_t> AvailableHostMemory();  // Of it.
 
 // As above, with the two trees elsewhere: for tests.
@@ -30,19 +28,10 @@ absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string
 // of running programs and is close to its OOM killer, which may kill any process.
 inline constexpr double kMaxUsedFraction = 0.95;
 
-// Checks that `size_bytes` more for `what` leave that much of `memory` free, beside
-// `promised_bytes` that others were granted and have no pages for yet. RESOURCE_EXHAUSTED: they do
-// not; the message has the numbers.
-absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, int64_t promised_bytes,
-                           absl::string_view what);
-
-// Whose memory is looked at: pages are charged to the control group of whoever touches them first.
-enum class TouchedBy {
-  kThisProcess,  // ReadHostMemory.
-  kOthers,       // The machine's alone, for their groups are not known.
-};
-// Checks the same for the memory as it is now. Returns OK if it cannot be read.
-absl::Status CheckHostRoom(TouchedBy who, int64_t size_bytes, int64_t promised_bytes,
-                           absl::string_view what);
+// Checks that `size_bytes` more for `what` leave that much of `memory` free. RESOURCE_EXHAUSTED:
+// they do not; the message has the numbers.
+absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, absl::string_view what);
+// Checks the same for the machine as it is now. Returns OK if its memory cannot be read.
+absl::Status CheckHostRoom(int64_t size_bytes, absl::string_view what);
 
 }  // namespace gemini::server

@@ -19,8 +19,8 @@
 namespace gemini::server {
 namespace {
 
-// Twice what 256 sessions with 64 spaces each have. Sessions that hung up may add to that, but each
-// space takes three descriptors, of which a daemon has 65,536.
+// Twice what 256 sessions with 64 spaces each have. Sessions that hung up may add to that: then
+// spaces are refused, as where descriptors run out (65,536 under systemd, three a space).
 constexpr int kMaxRanges = 1 << 15;
 
 // `end` is 0 while `begin` is not valid: a handler may look at any moment.
@@ -82,7 +82,9 @@ void HandleSigbus(int, siginfo_t* info, void*) {
   }
   // The instruction is run again, and ends the process. A signal that was sent is sent again.
   ::signal(SIGBUS, SIG_DFL);
-  if (info->si_code <= 0) ::raise(SIGBUS);
+  const bool is_own = info->si_code == BUS_ADRALN || info->si_code == BUS_ADRERR ||
+                      info->si_code == BUS_OBJERR || info->si_code == BUS_MCEERR_AR;
+  if (!is_own) ::raise(SIGBUS);
 }
 
 }  // namespace

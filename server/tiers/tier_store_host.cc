@@ -43,8 +43,7 @@ class HostTierStore : public TierStore {
  private:
   absl::StatusOr<TierGrant> MakeSlabs(int64_t slot_bytes, int64_t num_slots) const {
     // fallocate beyond what the machine has ends in the OOM killer, not in an error.
-    GEMINI_RETURN_IF_ERROR(CheckHostRoom(TouchedBy::kThisProcess, slot_bytes * num_slots,
-                                         /*promised_bytes=*/0, "a space"));
+    GEMINI_RETURN_IF_ERROR(CheckHostRoom(slot_bytes * num_slots, "a space"));
     const InterleavedPages interleaved(nodes_);
     TierGrant grant;
     grant.slot_bytes = slot_bytes;

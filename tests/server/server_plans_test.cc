@@ -208,35 +208,6 @@ TEST_F(ServerPlansTest, NobodyCanWriteAPlanOrAFoundTrace) {
   }
 }
 
-// Whoever keeps the descriptors of its answers does not keep this server's memory.
-TEST_F(ServerPlansTest, AnAnswerIsTakenBackAtTheNextOneAndAtTheEndOfItsSession) {
-  const auto size_of = [](const WireReply& reply) {
-    struct stat info;
-    return ::fstat(reply.fds.at(0).get(), &info) == 0 ? info.st_size : -1;
-  };
-  WireClient client = Trainer("job");
-  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(8, kChunk))));
-  ASSERT_OK_AND_ASSIGN(const WireReply plan, client.MakePlan({.device_bytes = 16 * kChunk}));
-  ASSERT_OK_AND_ASSIGN(const WireReply first, client.FindTrace("job", "train", 0));
-  EXPECT_EQ(size_of(plan), 0);
-  EXPECT_GT(size_of(first), 0);
-  ASSERT_OK_AND_ASSIGN(const WireReply second, client.FindTrace("job", "train", 0));
-  EXPECT_EQ(size_of(first), 0);
-  EXPECT_GT(size_of(second), 0);
-  ASSERT_OK(client.CloseSession());
-  // An observer without a lease hangs up: nothing else of it is waited for.
-  WireClient observer(*server_->Connect());
-  ASSERT_OK(observer.Hello("observer", wire::Role::kObserver));
-  ASSERT_OK_AND_ASSIGN(const WireReply seen, observer.FindTrace("job", "train", 0));
-  EXPECT_GT(size_of(seen), 0);
-  observer.HangUp();
-  // A thread of the server cuts them some time after the hang-up.
-  const absl::Time end = absl::Now() + absl::Seconds(20);
-  while (size_of(second) + size_of(seen) != 0 && absl::Now() < end) {
-  }
-  EXPECT_EQ(size_of(second) + size_of(seen), 0);
-}
-
 // Here the disk of the state directory does not answer when the planning thread writes to it.
 TEST_F(ServerPlansTest, WhatWaitsTooLongForTheWorkOfOthersIsRefused) {
   options_.state_directory = directory_ + "/state";

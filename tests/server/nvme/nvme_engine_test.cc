@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server with each engine of its NVMe I/O, where the kernel allows io_uring and where it does
 // not.
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -103,26 +101,6 @@ TEST_F(NvmeEngineTest, WhereNextToNothingMayBePinnedUringGoesOnWithoutIt) {
   }).join();
 }
 
-// As where they were swapped out: another thread than the one that serves everybody waits for them.
-TEST_F(NvmeEngineTest, TheFirstUseOfASlabBringsThePagesAroundIt) {
-  options_.nvme_engine = NvmeEngine::kUring;
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddedServer> server,
-                       EmbeddedServer::Start(options_));
-  WireClient client(*server->Connect());
-  ASSERT_OK(client.Hello("job"));
-  ASSERT_OK(client.OpenLease({{0, 32 * kMiB, 4 * kMiB}}, {{}}));
-  ASSERT_OK_AND_ASSIGN(
-      WireSpace space,
-      client.OpenSpace({.name = "s", .chunk_bytes = 4 * kMiB, .host_slots = 8, .nvme_slots = 1}));
-  const int slab = space.slabs[0].get();
-  ASSERT_EQ(::fallocate(slab, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 32 * kMiB), 0);
-  // A write reads the slab as a file, which makes no pages.
-  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 5, 0)), 0);
-  struct stat info;
-  ASSERT_EQ(::fstat(slab, &info), 0);
-  EXPECT_EQ(info.st_blocks * 512, 16 * kMiB);
-}
-
 TEST_F(NvmeEngineTest, AClosedSpaceLeavesNoPagePinned) {
   options_.nvme_engine = NvmeEngine::kUring;
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddedServer> server,
@@ -135,10 +113,7 @@ TEST_F(NvmeEngineTest, AClosedSpaceLeavesNoPagePinned) {
     ASSERT_OK_AND_ASSIGN(
         WireSpace space,
         client.OpenSpace({.name = "s", .chunk_bytes = 4 * kMiB, .host_slots = 8, .nvme_slots = 1}));
-    // The second one finds the pages of the window there.
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 5, 0)), 0);
-    }
+    EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 5, 0)), 0);
     EXPECT_EQ(PinnedBytes() - before, 16 * kMiB);
     if (closes_space) {
       ASSERT_OK(client.CloseSpace(space.id));

@@ -52,7 +52,7 @@ TEST_F(AnswerMemoryTest, ASessionHasOneAnswer) {
   Make(2, 20);
   Make(1, 30);
   EXPECT_THAT(SizesOf(answers_), ElementsAre(0, 20, 30));
-  memory_.TakeBack(1);
+  AnswerMemory::Cut(memory_.Remove(1));
   EXPECT_THAT(SizesOf(answers_), ElementsAre(0, 20, 0));
 }
 
@@ -63,7 +63,7 @@ TEST_F(AnswerMemoryTest, TheOldestGiveWayWhereAllTogetherAreLarge) {
   EXPECT_THAT(SizesOf(answers_), ElementsAre(60, 40, 1000));
   Make(4, 1);
   EXPECT_THAT(SizesOf(answers_), ElementsAre(0, 0, 0, 1));
-  memory_.TakeBack(4);
+  AnswerMemory::Cut(memory_.Remove(4));
   Make(5, 60);
   Make(6, 41);
   Make(7, 59);
