@@ -10,7 +10,6 @@
 #include "gemini/system/errno_status.h"
 
 namespace gemini::client {
-
 namespace {
 
 absl::Status TakenBack() {
@@ -20,13 +19,10 @@ absl::Status TakenBack() {
 }  // namespace
 
 absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes) {
-  struct stat info;
-  const bool is_there = reply.fds.size() == 1 && ::fstat(reply.fds[0].get(), &info) == 0;
-  if (is_there && size_bytes > 0 && info.st_size == 0) {
-    return TakenBack();
-  }
-  if (reply.fds.size() != 1 || ::fstat(reply.fds[0].get(), &info) != 0 || size_bytes < 1 ||
-      info.st_size != size_bytes) {
+  struct stat info = {};
+  const bool is_one = reply.fds.size() == 1 && ::fstat(reply.fds[0].get(), &info) == 0;
+  if (is_one && size_bytes > 0 && info.st_size == 0) return TakenBack();
+  if (!is_one || size_bytes < 1 || info.st_size != size_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("the server sent ", reply.fds.size(),
                                                    " descriptors where one of ", size_bytes,
                                                    " bytes is needed"));
