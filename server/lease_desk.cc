@@ -16,6 +16,7 @@
 #include "server/leases/device_grant.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
+#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
@@ -60,13 +61,14 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
 }  // namespace
 
 LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& sessions,
-                     SpaceDesk& spaces, PlanDesk& plans, LeaseBook& book,
-                     std::function<void(PeerSession&)> lease_ended)
+                     SpaceDesk& spaces, PlanDesk& plans, const DevicePromises& promises,
+                     LeaseBook& book, std::function<void(PeerSession&)> lease_ended)
     : options_(options),
       device_(device),
       sessions_(sessions),
       spaces_(spaces),
       plans_(plans),
+      promises_(promises),
       book_(book),
       lease_ended_(std::move(lease_ended)),
       admission_(book, DeviceGrainBytes(device),
@@ -175,8 +177,17 @@ void LeaseDesk::Refuse(const WaitingLease& waiting, Tier lacking) {
 void LeaseDesk::Begin(const WaitingLease& admitted) {
   PeerSession& session = EndPatience(admitted.session);
   const LeaseTerms& terms = book_.leases().at(session.id);
+  // Where DEVICE is host memory, the first touch of a page that is not to be had would end in the
+  // OOM killer.
+  const bool charged_here = session.embedded() || SharesControlGroups(session.peer.pid);
+  const absl::Status room = promises_.CheckLease(terms.granted[Tier::kDevice], charged_here);
   Lease& lease = session.lease.emplace(terms);
   lease.id = sessions_.NextId();
+  lease.charged_here = charged_here;
+  if (!room.ok()) {
+    TakeBack(session, admitted.request, room);
+    return;
+  }
   // Room to grow is addresses alone: pages come as they are touched, slabs as they are asked for.
   lease.arena_bytes =
       RoundUp(terms.takes_epochs ? terms.want[Tier::kDevice] : terms.granted[Tier::kDevice],

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "server/device_promises.h"
 #include "server/leases/admission.h"
 #include "server/leases/lease_book.h"
 #include "server/loop/server_options.h"
@@ -27,7 +28,8 @@ class LeaseDesk {
   // `lease_ended` is called when a session's lease is gone; it may erase the session. All that is
   // handed in must outlive this.
   LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& sessions, SpaceDesk& spaces,
-            PlanDesk& plans, LeaseBook& book, std::function<void(PeerSession&)> lease_ended);
+            PlanDesk& plans, const DevicePromises& promises, LeaseBook& book,
+            std::function<void(PeerSession&)> lease_ended);
 
   absl::Status Handle(PeerSession& session, uint64_t id, const OpenLeaseRequest& open);
   absl::Status Handle(PeerSession& session, uint64_t id, const AckEpochRequest& ack);
@@ -65,6 +67,7 @@ class LeaseDesk {
   Sessions& sessions_;
   SpaceDesk& spaces_;
   PlanDesk& plans_;
+  const DevicePromises& promises_;
   LeaseBook& book_;
   const std::function<void(PeerSession&)> lease_ended_;
   mutable StoppedProcesses stopped_processes_;

@@ -43,6 +43,8 @@ struct Lease {
   PeerMemory timeline_map;
   uint64_t epoch = 0;  // The last one posted.
   bool owner_died = false;
+  // What its job allocates is charged to the control group of this process.
+  bool charged_here = false;
   struct RefusalShown {
     uint64_t request = 0;
     absl::Status status;

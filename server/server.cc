@@ -78,12 +78,13 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       listener_(*loop_, closer_, kMaxSessions,
                 [this](UniqueFd socket) { AddConnection(std::move(socket)); }),
       sessions_(*loop_, [this](PeerSession& session) { leases_.ContinueReclaim(session); }),
-      spaces_(options_, stores_, sessions_, WrapForTests(options_, std::move(nvme_io)),
+      promises_(sessions_, *stores_.device),
+      spaces_(options_, stores_, promises_, sessions_, WrapForTests(options_, std::move(nvme_io)),
               {.disconnect = [this](PeerSession& session) { Disconnect(session); },
                .wrote = [this](int64_t place, int64_t bytes) { CountWear(place, bytes); }}),
       slabs_(*stores_.device, sessions_),
       plans_(options_, *stores_.device, sessions_, spaces_, book_),
-      leases_(options_, *stores_.device, sessions_, spaces_, plans_, book_,
+      leases_(options_, *stores_.device, sessions_, spaces_, plans_, promises_, book_,
               [this](PeerSession& session) {
                 if (session.connection == nullptr) Erase(session);
                 CheckDrained();

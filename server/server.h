@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/device_promises.h"
 #include "server/lease_desk.h"
 #include "server/leases/lease_book.h"
 #include "server/loop/event_loop.h"
@@ -97,6 +98,7 @@ class Server {
   absl::Duration counts_valid_until_ = -absl::InfiniteDuration();  // Those of spaces.
   // In the order of who uses whom: the last one ends first, and with it what it has under way.
   Sessions sessions_;
+  const DevicePromises promises_;
   SpaceDesk spaces_;
   SlabDesk slabs_;
   PlanDesk plans_;

@@ -53,10 +53,12 @@ void AddSlabFds(const SpaceMemory& memory, std::vector<int>& fds) {
 
 }  // namespace
 
-SpaceDesk::SpaceDesk(const ServerOptions& options, const ServerStores& stores, Sessions& sessions,
+SpaceDesk::SpaceDesk(const ServerOptions& options, const ServerStores& stores,
+                     const DevicePromises& promises, Sessions& sessions,
                      std::unique_ptr<NvmeIo> nvme_io, Handlers handlers)
     : options_(options),
       stores_(stores),
+      promises_(promises),
       sessions_(sessions),
       handlers_(std::move(handlers)),
       nvme_io_(std::move(nvme_io)) {}
@@ -121,6 +123,8 @@ absl::Status SpaceDesk::TakeRoom(Lease& lease, const SpacePlan& plan) {
                      ": use larger chunks, close another space, or give the "
                      "server more HOST (a 64th of it is for segments)"));
   }
+  GEMINI_RETURN_IF_ERROR(promises_.CheckHost(plan.host_bytes() + plan.segment_bytes(),
+                                             absl::StrCat("space ", plan.name)));
   num_bundles_ += plan.num_bundles;
   segment_bytes_ += plan.segment_bytes();
   lease.used[Tier::kHost] += plan.host_bytes();

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/device_promises.h"
 #include "server/loop/server_options.h"
 #include "server/loop/worker_thread.h"
 #include "server/nvme/nvme_io.h"
@@ -43,8 +44,9 @@ class SpaceDesk {
   };
 
   // All that is handed in must outlive this.
-  SpaceDesk(const ServerOptions& options, const ServerStores& stores, Sessions& sessions,
-            std::unique_ptr<NvmeIo> nvme_io, Handlers handlers);
+  SpaceDesk(const ServerOptions& options, const ServerStores& stores,
+            const DevicePromises& promises, Sessions& sessions, std::unique_ptr<NvmeIo> nvme_io,
+            Handlers handlers);
 
   absl::Status Handle(PeerSession& session, uint64_t id, const OpenSpaceRequest& open);
   absl::Status Handle(PeerSession& session, uint64_t id, const CloseSpaceRequest& close);
@@ -81,7 +83,7 @@ class SpaceDesk {
   // Does nothing where the name is another session's by now.
   void FreeName(const PeerSession& session, const std::string& name);
   // Takes a space's room of its lease, and of what all spaces share. RESOURCE_EXHAUSTED: all share
-  // less than that.
+  // less than that, or the machine has less.
   absl::Status TakeRoom(Lease& lease, const SpacePlan& plan);
   void GiveRoomBack(Lease& lease, const SpacePlan& plan);
   // Runs `job`, which gives these slabs back, when the NVMe engine keeps nothing of them.
@@ -92,6 +94,7 @@ class SpaceDesk {
 
   const ServerOptions& options_;
   const ServerStores& stores_;
+  const DevicePromises& promises_;
   Sessions& sessions_;
   const Handlers handlers_;
   std::map<std::string, uint64_t> names_;  // To the session.

@@ -39,8 +39,9 @@ std::optional<SlabPins::Place> SlabPins::Find(int host_fd, int64_t offset_bytes)
   int& buffer = (*slab)->buffers[window];
   if (buffer == kNone) {
     if (refused_) return std::nullopt;
-    const absl::StatusOr<int> made =
-        Register(host_fd, begin, std::min(kWindowBytes, (*slab)->size_bytes - begin));
+    const int64_t size_bytes = std::min(kWindowBytes, (*slab)->size_bytes - begin);
+    if (is_swapped_out_(host_fd, begin, size_bytes)) return std::nullopt;
+    const absl::StatusOr<int> made = Register(host_fd, begin, size_bytes);
     if (!made.ok()) {
       Refuse(made.status());
       return std::nullopt;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps pages of slabs pinned for an io_uring, as its registered buffers, so that a transfer need
 // not map memory or look pages up. Slabs are registered in windows of kWindowBytes when they are
-// first used. No window stays mapped: the kernel keeps the pages, and uses a window's old address
-// only to say where inside it a transfer begins.
+// first used while none of their pages is swapped out. No window stays mapped: the kernel keeps the
+// pages, and uses a window's old address only to say where inside it a transfer begins.
 // Thread: the one that uses the ring. Registering a window takes it 2 to 3 ms.
 // Errors: if the kernel refuses (the limit on locked memory, an old kernel), windows are not
 //         registered, with one line in the log. The caller then copies what it transfers.
@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/nvme/swapped_pages.h"
 
 namespace gemini::server {
 
@@ -35,16 +36,18 @@ class SlabPins {
     std::byte* address = nullptr;  // Not mapped.
   };
 
-  // `ring` is initialised, and outlives this.
-  explicit SlabPins(io_uring& ring) : ring_(ring) {}
+  // `ring` is initialised, and outlives this. Tests put another in the place of IsSwappedOut.
+  explicit SlabPins(io_uring& ring, decltype(&IsSwappedOut) is_swapped_out = IsSwappedOut)
+      : ring_(ring), is_swapped_out_(is_swapped_out) {}
   SlabPins(const SlabPins&) = delete;
   SlabPins& operator=(const SlabPins&) = delete;
   // Unpins everything and calls every `forgotten`. No I/O is in flight.
   ~SlabPins();
 
   // Returns the place of `offset_bytes` in the slab, and registers its window if it is not yet.
-  // Returns no value if that fails. A transfer from there must end in the same window. `host_fd`
-  // names the same slab until Forget.
+  // Returns no value if that fails, or if pages of the window are swapped out: this thread does not
+  // wait for them. Whoever moves the bytes instead brings their pages. A transfer from there must
+  // end in the same window. `host_fd` names the same slab until Forget.
   std::optional<Place> Find(int host_fd, int64_t offset_bytes);
   int64_t windows_made() const { return windows_made_; }
 
@@ -80,6 +83,7 @@ class SlabPins {
   void Refuse(const absl::Status& why);
 
   io_uring& ring_;
+  const decltype(&IsSwappedOut) is_swapped_out_;
   std::unordered_map<int, Slab> slabs_;  // By descriptor.
   std::vector<Buffer> buffers_;          // The ring's table; empty until it is made.
   std::vector<int> free_buffers_;

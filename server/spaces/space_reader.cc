@@ -61,6 +61,8 @@ CommitSummary SpaceReader::ReadCommits() const {
   return summary;
 }
 
+int64_t SpaceReader::DeviceNonModelBytes() const { return Clamp(header().device_non_model_bytes); }
+
 SpaceCounts SpaceReader::Count() const {
   SpaceCounts counts;
   for (int64_t i = 0; i < layout_.num_chunks; ++i) {
@@ -81,7 +83,7 @@ SpaceCounts SpaceReader::Count() const {
   counts.evict_bytes = Clamp(header().evict_bytes);
   counts.stall_ns = Clamp(header().stall_ns);
   counts.device_used_bytes = Clamp(header().device_used_bytes);
-  counts.device_non_model_bytes = Clamp(header().device_non_model_bytes);
+  counts.device_non_model_bytes = DeviceNonModelBytes();
   for (int i = 0; i < kNumStallCauses; ++i) {
     counts.stall_by_cause_ns[i] = Clamp(header().stall_by_cause_ns[i]);
   }

@@ -71,6 +71,8 @@ class SpaceReader {
 
   CommitSummary ReadCommits() const;
   SpaceCounts Count() const;
+  // As in Count, without its cost.
+  int64_t DeviceNonModelBytes() const;
   // Chunks [first, first + count) as far as they exist; first and count are >= 0.
   std::vector<ListedChunk> List(int64_t first, int64_t count) const;
 

@@ -53,9 +53,7 @@ std::optional<HostMemory> OfGroup(const std::string& folder, const char* limit_n
       .available_bytes = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *current - cache))};
 }
 
-}  // namespace
-
-absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup) {
+absl::StatusOr<HostMemory> ReadMachineMemoryIn(absl::string_view proc) {
   HostMemory memory = {.total_bytes = -1, .available_bytes = -1};
   const std::string meminfo = ReadAll(absl::StrCat(proc, "/meminfo"));
   for (absl::string_view line : absl::StrSplit(meminfo, '\n')) {
@@ -68,6 +66,13 @@ absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string
   if (memory.available_bytes < 0 || memory.total_bytes < 0) {
     return absl::InternalError(absl::StrCat(proc, "/meminfo has no MemTotal or no MemAvailable"));
   }
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup) {
+  GEMINI_ASSIGN_OR_RETURN(HostMemory memory, ReadMachineMemoryIn(proc));
   // Each line is "hierarchy:controllers:path". A limit on any folder above counts too.
   const std::string groups = ReadAll(absl::StrCat(proc, "/self/cgroup"));
   for (absl::string_view line : absl::StrSplit(groups, '\n')) {
@@ -98,20 +103,36 @@ absl::StatusOr<int64_t> AvailableHostMemory() {
   return memory.available_bytes;
 }
 
-absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, absl::string_view what) {
+absl::StatusOr<HostMemory> ReadMachineMemory() { return ReadMachineMemoryIn("/proc"); }
+
+bool SharesControlGroups(pid_t pid) {
+  const std::string groups = ReadAll(absl::StrCat("/proc/", pid, "/cgroup"));
+  return !groups.empty() && groups == ReadAll("/proc/self/cgroup");
+}
+
+absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, int64_t promised_bytes,
+                           absl::string_view what) {
   const auto kept_bytes =
       static_cast<int64_t>(static_cast<double>(memory.total_bytes) * (1 - kMaxUsedFraction));
-  if (size_bytes == 0 || size_bytes <= memory.available_bytes - kept_bytes) return absl::OkStatus();
+  if (size_bytes == 0 || size_bytes <= memory.available_bytes - kept_bytes - promised_bytes) {
+    return absl::OkStatus();
+  }
+  std::string promised;
+  if (promised_bytes > 0) {
+    promised = absl::StrCat(FormatByteSize(promised_bytes),
+                            " of them are jobs' DEVICE that they have not used yet, ");
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       what, " needs ", FormatByteSize(size_bytes), " of HOST, the machine has ",
       FormatByteSize(memory.available_bytes), " of ", FormatByteSize(memory.total_bytes),
-      " available now, and ", FormatByteSize(kept_bytes),
+      " available now, ", promised, "and ", FormatByteSize(kept_bytes),
       " of them stay free: close other programs or jobs, ask for less, or pass --nvme"));
 }
 
 absl::Status CheckHostRoom(int64_t size_bytes, absl::string_view what) {
   const absl::StatusOr<HostMemory> memory = ReadHostMemory();
-  return memory.ok() ? CheckHostRoom(*memory, size_bytes, what) : absl::OkStatus();
+  return memory.ok() ? CheckHostRoom(*memory, size_bytes, /*promised_bytes=*/0, what)
+                     : absl::OkStatus();
 }
 
 }  // namespace gemini::server

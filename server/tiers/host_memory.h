@@ -3,6 +3,8 @@
 // limit, and refuses grants that would leave too little.
 // Thread: any. Reads /proc and /sys, which never wait for a disk.
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -20,6 +22,10 @@ struct HostMemory {
 // INTERNAL: /proc/meminfo says nothing.
 absl::StatusOr<HostMemory> ReadHostMemory();
 absl::StatusOr<int64_t> AvailableHostMemory();  // Of it.
+// Returns that of the machine, whatever groups allow. Errors: as above.
+absl::StatusOr<HostMemory> ReadMachineMemory();
+// Returns whether the process is in the control groups of this one. False if it is gone.
+bool SharesControlGroups(pid_t pid);
 
 // As above, with the two trees elsewhere: for tests.
 absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup);
@@ -28,10 +34,12 @@ absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string
 // of running programs and is close to its OOM killer, which may kill any process.
 inline constexpr double kMaxUsedFraction = 0.95;
 
-// Checks that `size_bytes` more for `what` leave that much of `memory` free. RESOURCE_EXHAUSTED:
+// Checks that `size_bytes` more for `what` leave that much of `memory` free, beside
+// `promised_bytes` that jobs were granted as DEVICE and have no pages of yet. RESOURCE_EXHAUSTED:
 // they do not; the message has the numbers.
-absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, absl::string_view what);
-// Checks the same for the machine as it is now. Returns OK if its memory cannot be read.
+absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, int64_t promised_bytes,
+                           absl::string_view what);
+// Checks the same, with nothing promised, for ReadHostMemory. Returns OK if it cannot be read.
 absl::Status CheckHostRoom(int64_t size_bytes, absl::string_view what);
 
 }  // namespace gemini::server

@@ -66,21 +66,26 @@ TEST_F(HostMemoryTest, AMachineThatSaysNothingIsAnError) {
 
 TEST(HostRoomTest, WhoWouldTakeTheMachineAbove95PercentIsRefusedWithTheNumbers) {
   const HostMemory memory = {.total_bytes = 100 * kGiB, .available_bytes = 30 * kGiB};
-  EXPECT_OK(CheckHostRoom(memory, 25 * kGiB - kMiB, "space s"));
-  EXPECT_THAT(CheckHostRoom(memory, 25 * kGiB + kMiB, "space s"),
+  EXPECT_OK(CheckHostRoom(memory, 25 * kGiB - kMiB, 0, "space s"));
+  EXPECT_THAT(CheckHostRoom(memory, 25 * kGiB + kMiB, 0, "space s"),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("space s needs 25"),
                              HasSubstr("30 GiB of 100 GiB available now, and 5 GiB of them stay"),
                              HasSubstr("pass --nvme"))));
+  EXPECT_OK(CheckHostRoom(memory, 15 * kGiB - kMiB, 10 * kGiB, "space s"));
+  EXPECT_THAT(
+      CheckHostRoom(memory, 15 * kGiB + kMiB, 10 * kGiB, "space s"),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("space s needs 15"), HasSubstr("10 GiB of them are jobs' DEVICE"))));
   // Above it already: even the smallest is too much.
-  EXPECT_OK(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 6 * kGiB}, kMiB, "s"));
-  EXPECT_THAT(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 4 * kGiB}, kMiB, "s"),
+  EXPECT_OK(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 6 * kGiB}, kMiB, 0, "s"));
+  EXPECT_THAT(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 4 * kGiB}, kMiB, 0, "s"),
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
 // Nothing is asked of a full machine: not refused.
 TEST(HostRoomTest, NothingNeedsNoRoom) {
-  EXPECT_OK(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 0}, 0, "s"));
+  EXPECT_OK(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 0}, 0, kGiB, "s"));
 }
 
 }  // namespace

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is granted of a machine's memory where DEVICE is part of it, and has no pages at first.
+#include <unistd.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "gemini/byte_size.h"
+#include "server/embedded_server.h"
+#include "server/tiers/host_memory.h"
+#include "tests/server/wire_client.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ServerHostRoomTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(memory_, ReadHostMemory());
+    if (memory_.available_bytes < memory_.total_bytes / 4) GTEST_SKIP() << "too little memory";
+    ServerOptions options;
+    options.capacity_bytes[Tier::kDevice] = options.capacity_bytes[Tier::kHost] =
+        8 * memory_.total_bytes;
+    ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options));
+  }
+  WireClient Connect(absl::string_view label) {
+    WireClient client(*server_->Connect());
+    EXPECT_OK(client.Hello(label));
+    return client;
+  }
+  static absl::StatusOr<WireLease> OpenLease(WireClient& client, int64_t device_bytes,
+                                             int64_t host_bytes = 0) {
+    const TierMap<int64_t> bytes = {{device_bytes, host_bytes, 0}};
+    return client.OpenLease(bytes, bytes);
+  }
+  // `tenths` of what is available now, in whole MiB.
+  int64_t Available(int64_t tenths) const {
+    return memory_.available_bytes / kMiB * tenths / 10 * kMiB;
+  }
+  // What a lease that no machine has room for is told.
+  std::string TooMuch() {
+    WireClient client = Connect("too much");
+    return std::string(OpenLease(client, 2 * memory_.total_bytes).status().message());
+  }
+
+  HostMemory memory_;
+  std::unique_ptr<EmbeddedServer> server_;
+};
+
+TEST_F(ServerHostRoomTest, DeviceBeyondWhatTheMachineHasIsRefusedAndASmallerOneIsGranted) {
+  WireClient client = Connect("job");
+  EXPECT_THAT(OpenLease(client, memory_.total_bytes).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("DEVICE, which is host memory here, needs"),
+                             HasSubstr("available now"))));
+  EXPECT_OK(OpenLease(client, kMiB).status());
+  ASSERT_OK_AND_ASSIGN(const WireReply status, client.GetStatus());
+  EXPECT_EQ(NumbersOf(status, Tier::kDevice).leased, kMiB);
+  EXPECT_EQ(NumbersOf(status, Tier::kDevice).reclaiming, 0);
+}
+
+TEST_F(ServerHostRoomTest, ASpaceLeavesRoomForDeviceThatNobodyHasTouchedYet) {
+  const int64_t bytes = Available(6);
+  WireClient client = Connect("job");
+  ASSERT_OK(OpenLease(client, bytes, bytes).status());
+  EXPECT_THAT(
+      client.OpenSpace({.name = "job", .chunk_bytes = kMiB, .host_slots = bytes / kMiB}).status(),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("space job needs"), HasSubstr("of them are jobs' DEVICE"))));
+  EXPECT_OK(client.OpenSpace({.name = "job", .chunk_bytes = kMiB, .host_slots = 1}).status());
+}
+
+TEST_F(ServerHostRoomTest, JobsThatFitTogetherAreGrantedTheirDeviceAndNobodyAfterThem) {
+  WireClient first = Connect("first"), second = Connect("second"), third = Connect("third");
+  const TierMap<int64_t> part = {{Available(3), 0, 0}};
+  ASSERT_OK(first.SendOpenLease(part, part));
+  ASSERT_OK(second.SendOpenLease(part, part));
+  EXPECT_OK(first.ReceiveLease().status());
+  EXPECT_OK(second.ReceiveLease().status());
+  EXPECT_THAT(
+      OpenLease(third, Available(5)).status(),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("of them are jobs' DEVICE")));
+  EXPECT_OK(OpenLease(third, Available(2)).status());
+}
+
+TEST_F(ServerHostRoomTest, DeviceIsPromisedUntilTheJobUsesItOrIsGone) {
+  EXPECT_THAT(TooMuch(), AllOf(HasSubstr("available now"), Not(HasSubstr("jobs' DEVICE"))));
+  WireClient client = Connect("job");
+  ASSERT_OK_AND_ASSIGN(const WireLease lease, OpenLease(client, 16 * kMiB, kMiB));
+  EXPECT_THAT(TooMuch(), HasSubstr(" 16 MiB of them are jobs' DEVICE"));
+  const std::string bytes(4 * kMiB, 'x');
+  ASSERT_EQ(::pwrite(lease.arena.get(), bytes.data(), bytes.size(), 0), 4 * kMiB);
+  EXPECT_THAT(TooMuch(), HasSubstr(" 12 MiB of them are jobs' DEVICE"));
+  // Tensors outside of the arena count, too. Both spaces state the same.
+  for (const char* name : {"a", "b"}) {
+    ASSERT_OK_AND_ASSIGN(const WireSpace space, client.OpenSpace({.name = name}));
+    space.client().device_non_model_bytes = 2 * kMiB;
+    EXPECT_THAT(TooMuch(), HasSubstr(" 10 MiB of them are jobs' DEVICE"));
+    if (name[0] == 'b')
+      space.client().device_non_model_bytes = std::numeric_limits<uint64_t>::max();
+  }
+  EXPECT_THAT(TooMuch(), Not(HasSubstr("jobs' DEVICE")));
+  ASSERT_OK(client.CloseSession());
+  EXPECT_THAT(TooMuch(), Not(HasSubstr("jobs' DEVICE")));
+}
+
+}  // namespace
+}  // namespace gemini::server
