@@ -13,7 +13,8 @@ namespace {
 constexpr ChunkKind kParam = ChunkKind::kParam;
 constexpr ChunkKind kGrad = ChunkKind::kGrad;
 
-// The evict stream is kept busy, so that whoever does not wait for the write overtakes it.
+// The evict stream is held, and has much to copy once it goes on, so that whoever does not wait for
+// the write overtakes it.
 class PendingWriteTest : public SessionFixture {
  protected:
   void OpenLarge() {
@@ -28,8 +29,15 @@ class PendingWriteTest : public SessionFixture {
     ballast_copy_.resize(ballast_.size());
     own_.emplace(own_budget_, copies_, arena_.data(), /*num_slots=*/1, chunk_bytes_);
   }
-  void KeepEvictStreamBusy() {
-    copies_.Copy(CopyStream::kEvict, ballast_copy_.data(), ballast_.data(), ballast_.size(), {});
+  // Until LetEvictStreamGo, which enqueues the fetch that it waits for.
+  void HoldEvictStream() {
+    CopyEvent next = Fetch();
+    ++next.sequences[static_cast<size_t>(CopyStream::kFetch)];
+    copies_.Copy(CopyStream::kEvict, ballast_copy_.data(), ballast_.data(), ballast_.size(), next);
+  }
+  void LetEvictStreamGo() { Fetch(); }
+  CopyEvent Fetch() {
+    return copies_.Copy(CopyStream::kFetch, ballast_copy_.data(), ballast_.data(), 1, {});
   }
   // Pins, compares with the tag and unpins.
   bool Holds(RangeId range, uint64_t tag) {
@@ -54,12 +62,14 @@ TEST_F(PendingWriteTest, APinComesAfterAWriteThatIsUnderWay) {
   const RangeId grad = own_->AddRange(*store_, BundleId(0), 1, kGrad);
   for (const uint64_t tag : {5, 6, 7}) {  // Into HOST, then twice into its DEVICE copy: no link.
     FillChunk(bytes_.data(), tag, chunk_bytes_);
-    KeepEvictStreamBusy();
-    ASSERT_OK_AND_ASSIGN(PendingWrite write,
-                         own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
-    EXPECT_EQ(write.Done(), tag != 5);
+    HoldEvictStream();
+    absl::StatusOr<PendingWrite> write = own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_);
+    const bool done = write.ok() && write->Done();
+    LetEvictStreamGo();
+    ASSERT_OK(write.status());
+    EXPECT_EQ(done, tag != 5);
     EXPECT_TRUE(Holds(grad, tag));
-    EXPECT_TRUE(write.Done());
+    EXPECT_TRUE(write->Done());
   }
   EXPECT_EQ(own_->stats().fetch_bytes, chunk_bytes_);
 }
