@@ -27,6 +27,11 @@ LeaseSegmentShm& SegmentOf(const Lease& lease) {
   return *reinterpret_cast<LeaseSegmentShm*>(lease.segment_map.data());
 }
 
+// Whether what the session's job allocates is charged to the control group of this process.
+bool IsChargedHere(const PeerSession& session) {
+  return session.embedded() || SharesControlGroups(session.peer.pid);
+}
+
 std::string Amounts(const TierMap<int64_t>& bytes) {
   return absl::StrCat("DEVICE ", FormatByteSize(bytes[Tier::kDevice]), ", HOST ",
                       FormatByteSize(bytes[Tier::kHost]), ", NVME ",
@@ -71,14 +76,19 @@ LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& 
       promises_(promises),
       book_(book),
       lease_ended_(std::move(lease_ended)),
-      admission_(book, DeviceGrainBytes(device),
-                 {.admit = [this](const WaitingLease& admitted) { Begin(admitted); },
-                  .refuse = [this](const WaitingLease& waiting,
-                                   Tier lacking) { Refuse(waiting, lacking); },
-                  .begin_patience = [this](uint64_t session) { BeginPatience(session); },
-                  .post_target = [this](uint64_t session) { PostTarget(session); },
-                  .is_stopped =
-                      [this](uint64_t session) { return IsStopped(*sessions_.Find(session)); }}) {}
+      admission_(
+          book, DeviceGrainBytes(device),
+          {.admit = [this](const WaitingLease& admitted) { Begin(admitted); },
+           .refuse = [this](const WaitingLease& waiting,
+                            Tier lacking) { Refuse(waiting, lacking); },
+           .begin_patience = [this](uint64_t session) { BeginPatience(session); },
+           .post_target = [this](uint64_t session) { PostTarget(session); },
+           .is_stopped = [this](uint64_t session) { return IsStopped(*sessions_.Find(session)); },
+           .device_room =
+               [this](std::optional<uint64_t> newcomer) {
+                 return promises_.DeviceRoom(!newcomer.has_value() ||
+                                             IsChargedHere(*sessions_.Find(*newcomer)));
+               }}) {}
 
 bool LeaseDesk::IsStopped(const PeerSession& session) const {
   return !session.embedded() && stopped_processes_.Contains(session.peer.pid);
@@ -170,24 +180,25 @@ void LeaseDesk::Refuse(const WaitingLease& waiting, Tier lacking) {
   std::string message = NoRoom(lacking, waiting.floor[lacking]);
   // Where others were waited for, it is them that DEVICE was to come from.
   if (lacking == Tier::kDevice && waiting.patience_over) message += NobodyAnswered();
-  sessions_.Refuse(session, waiting.request, absl::ResourceExhaustedError(message));
+  absl::Status refusal = absl::ResourceExhaustedError(message);
+  if (lacking == Tier::kDevice) {
+    const absl::Status room =
+        promises_.CheckDevice(waiting.floor[Tier::kDevice], IsChargedHere(session));
+    // It may be the machine that has less than the budget says.
+    if (!room.ok() && waiting.floor[Tier::kDevice] <= book_.tier(Tier::kDevice).free_bytes()) {
+      refusal = room;
+    }
+  }
+  sessions_.Refuse(session, waiting.request, refusal);
   session.connection->Resume();
 }
 
 void LeaseDesk::Begin(const WaitingLease& admitted) {
   PeerSession& session = EndPatience(admitted.session);
   const LeaseTerms& terms = book_.leases().at(session.id);
-  // Where DEVICE is host memory, the first touch of a page that is not to be had would end in the
-  // OOM killer.
-  const bool charged_here = session.embedded() || SharesControlGroups(session.peer.pid);
-  const absl::Status room = promises_.CheckLease(terms.granted[Tier::kDevice], charged_here);
   Lease& lease = session.lease.emplace(terms);
   lease.id = sessions_.NextId();
-  lease.charged_here = charged_here;
-  if (!room.ok()) {
-    TakeBack(session, admitted.request, room);
-    return;
-  }
+  lease.charged_here = IsChargedHere(session);
   // Room to grow is addresses alone: pages come as they are touched, slabs as they are asked for.
   lease.arena_bytes =
       RoundUp(terms.takes_epochs ? terms.want[Tier::kDevice] : terms.granted[Tier::kDevice],

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "gemini/byte_size.h"
@@ -147,6 +148,19 @@ bool Admission::TryLease(WaitingLease& waiting) {
     AskToGiveWay(waiting, promise, supply);
     return false;
   }
+  if (device_bytes > 0) {
+    const int64_t room_bytes = DeviceRoom(waiting.session);
+    if (room_bytes < device_bytes) {
+      // As above: what is on its way back may be the machine's memory.
+      if (book_.tier(Tier::kDevice).reclaiming_bytes > 0 ||
+          book_.tier(Tier::kHost).reclaiming_bytes > 0) {
+        return false;
+      }
+      if (room_bytes < waiting.floor[Tier::kDevice]) return refuse(Tier::kDevice);
+      device_bytes = std::max(waiting.floor[Tier::kDevice],
+                              room_bytes / device_grain_bytes_ * device_grain_bytes_);
+    }
+  }
   LeaseTerms terms = {.want = waiting.want,
                       .floor = waiting.floor,
                       .granted = granted,
@@ -179,7 +193,13 @@ void Admission::SetTarget(uint64_t session, int64_t device_bytes) {
   handlers_.post_target(session);
 }
 
+int64_t Admission::DeviceRoom(std::optional<uint64_t> newcomer) const {
+  if (handlers_.device_room == nullptr) return std::numeric_limits<int64_t>::max();
+  return std::max<int64_t>(0, handlers_.device_room(newcomer));
+}
+
 void Admission::GrowBack() {
+  bool grows = false;
   std::vector<BudgetShare> shares;
   for (const auto& [session, terms] : book_.leases()) {
     if (!AnswersEpochs(session, terms) || !terms.made) continue;
@@ -189,9 +209,12 @@ void Admission::GrowBack() {
     shares.push_back({.session = session,
                       .granted_bytes = granted_bytes,
                       .want_bytes = terms.want[Tier::kDevice]});
+    grows = grows || granted_bytes < terms.want[Tier::kDevice];
   }
+  const int64_t free_bytes = book_.tier(Tier::kDevice).free_bytes();
+  if (!grows || free_bytes == 0) return;
   // Its own before it is told.
-  for (const NewShare& share : ShareOut(shares, book_.tier(Tier::kDevice).free_bytes())) {
+  for (const NewShare& share : ShareOut(shares, std::min(free_bytes, DeviceRoom(std::nullopt)))) {
     SetTarget(share.session, share.granted_bytes);
   }
 }

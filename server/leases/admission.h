@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,9 @@ class Admission {
     // Returns whether the session's process is stopped, so that it cannot answer. Is called only
     // for sessions that take epochs.
     std::function<bool(uint64_t session)> is_stopped;
+    // Returns how many bytes of DEVICE the machine has for the lease of a newcomer, or (no value)
+    // for leases that grow. Null: whatever is free in the book.
+    std::function<int64_t(std::optional<uint64_t> newcomer)> device_room = nullptr;
   };
 
   // The book must outlive this.
@@ -95,6 +99,7 @@ class Admission {
   void AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply);
   void SetTarget(uint64_t session, int64_t device_bytes);
   void GrowBack();
+  int64_t DeviceRoom(std::optional<uint64_t> newcomer) const;
 
   LeaseBook& book_;
   const int64_t device_grain_bytes_;

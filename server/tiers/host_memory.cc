@@ -53,6 +53,10 @@ std::optional<HostMemory> OfGroup(const std::string& folder, const char* limit_n
       .available_bytes = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *current - cache))};
 }
 
+int64_t KeptBytes(const HostMemory& memory) {
+  return static_cast<int64_t>(static_cast<double>(memory.total_bytes) * (1 - kMaxUsedFraction));
+}
+
 absl::StatusOr<HostMemory> ReadMachineMemoryIn(absl::string_view proc) {
   HostMemory memory = {.total_bytes = -1, .available_bytes = -1};
   const std::string meminfo = ReadAll(absl::StrCat(proc, "/meminfo"));
@@ -110,22 +114,22 @@ bool SharesControlGroups(pid_t pid) {
   return !groups.empty() && groups == ReadAll("/proc/self/cgroup");
 }
 
+int64_t RoomIn(const HostMemory& memory, int64_t promised_bytes) {
+  return memory.available_bytes - KeptBytes(memory) - promised_bytes;
+}
+
 absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, int64_t promised_bytes,
                            absl::string_view what) {
-  const auto kept_bytes =
-      static_cast<int64_t>(static_cast<double>(memory.total_bytes) * (1 - kMaxUsedFraction));
-  if (size_bytes == 0 || size_bytes <= memory.available_bytes - kept_bytes - promised_bytes) {
-    return absl::OkStatus();
-  }
+  if (size_bytes == 0 || size_bytes <= RoomIn(memory, promised_bytes)) return absl::OkStatus();
   std::string promised;
   if (promised_bytes > 0) {
     promised = absl::StrCat(FormatByteSize(promised_bytes),
-                            " of them are jobs' DEVICE that they have not used yet, ");
+                            " of them are jobs' DEVICE (--device-memory) that is not in use yet, ");
   }
   return absl::ResourceExhaustedError(absl::StrCat(
       what, " needs ", FormatByteSize(size_bytes), " of HOST, the machine has ",
       FormatByteSize(memory.available_bytes), " of ", FormatByteSize(memory.total_bytes),
-      " available now, ", promised, "and ", FormatByteSize(kept_bytes),
+      " available now, ", promised, "and ", FormatByteSize(KeptBytes(memory)),
       " of them stay free: close other programs or jobs, ask for less, or pass --nvme"));
 }
 

@@ -34,9 +34,11 @@ absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string
 // of running programs and is close to its OOM killer, which may kill any process.
 inline constexpr double kMaxUsedFraction = 0.95;
 
-// Checks that `size_bytes` more for `what` leave that much of `memory` free, beside
-// `promised_bytes` that jobs were granted as DEVICE and have no pages of yet. RESOURCE_EXHAUSTED:
-// they do not; the message has the numbers.
+// Returns how many bytes more leave that much of `memory` free, beside `promised_bytes` that jobs
+// were granted as DEVICE and have no pages of yet. Below 0: too many are promised already.
+int64_t RoomIn(const HostMemory& memory, int64_t promised_bytes);
+// Checks that `size_bytes` more for `what` are no more than RoomIn. RESOURCE_EXHAUSTED: they are;
+// the message has the numbers.
 absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, int64_t promised_bytes,
                            absl::string_view what);
 // Checks the same, with nothing promised, for ReadHostMemory. Returns OK if it cannot be read.

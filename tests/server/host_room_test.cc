@@ -23,7 +23,7 @@ class ServerHostRoomTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_OK_AND_ASSIGN(memory_, ReadHostMemory());
-    if (memory_.available_bytes < memory_.total_bytes / 4) GTEST_SKIP() << "too little memory";
+    if (memory_.available_bytes < memory_.total_bytes / 2) GTEST_SKIP() << "too little memory";
     ServerOptions options;
     options.capacity_bytes[Tier::kDevice] = options.capacity_bytes[Tier::kHost] =
         8 * memory_.total_bytes;
@@ -63,6 +63,14 @@ TEST_F(ServerHostRoomTest, DeviceBeyondWhatTheMachineHasIsRefusedAndASmallerOneI
   ASSERT_OK_AND_ASSIGN(const WireReply status, client.GetStatus());
   EXPECT_EQ(NumbersOf(status, Tier::kDevice).leased, kMiB);
   EXPECT_EQ(NumbersOf(status, Tier::kDevice).reclaiming, 0);
+}
+
+TEST_F(ServerHostRoomTest, OfDeviceThatIsOnlyWantedThereIsWhatTheMachineHas) {
+  WireClient client = Connect("job");
+  ASSERT_OK_AND_ASSIGN(const WireLease lease,
+                       client.OpenLease({{4 * memory_.total_bytes, 0, 0}}, {{kMiB, 0, 0}}));
+  EXPECT_GE(lease.granted[Tier::kDevice], Available(5));
+  EXPECT_LE(lease.granted[Tier::kDevice], memory_.total_bytes);
 }
 
 TEST_F(ServerHostRoomTest, ASpaceLeavesRoomForDeviceThatNobodyHasTouchedYet) {

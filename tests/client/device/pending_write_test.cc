@@ -36,9 +36,7 @@ class PendingWriteTest : public SessionFixture {
     copies_.Copy(CopyStream::kEvict, ballast_copy_.data(), ballast_.data(), ballast_.size(), next);
   }
   void LetEvictStreamGo() { Fetch(); }
-  CopyEvent Fetch() {
-    return copies_.Copy(CopyStream::kFetch, ballast_copy_.data(), ballast_.data(), 1, {});
-  }
+  CopyEvent Fetch() { return copies_.Copy(CopyStream::kFetch, &fetched_, ballast_.data(), 1, {}); }
   // Pins, compares with the tag and unpins.
   bool Holds(RangeId range, uint64_t tag) {
     std::byte* address = nullptr;
@@ -51,6 +49,7 @@ class PendingWriteTest : public SessionFixture {
   ChunkStore* store_ = nullptr;
   const std::vector<std::byte> ballast_ = std::vector<std::byte>(64 << 20);
   std::vector<std::byte> ballast_copy_, bytes_, arena_;
+  std::byte fetched_{};
   DeviceBudget own_budget_{1 << 20};
   CopyEngineHost copies_;
   std::optional<Residency> own_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -65,6 +66,7 @@ class AdmissionTest : public ::testing::Test {
   LeaseBook book_{owner_, kCapacity};
   std::set<uint64_t> stopped_;
   std::vector<std::string> told_;
+  int64_t room_ = kMost;  // Of the machine.
   Admission admission_{
       book_,
       /*device_grain_bytes=*/1,
@@ -82,8 +84,50 @@ class AdmissionTest : public ::testing::Test {
            [this](uint64_t session) {
              told_.push_back(absl::StrCat("target ", session, ": ", Target(session)));
            },
-       .is_stopped = [this](uint64_t session) { return stopped_.contains(session); }}};
+       .is_stopped = [this](uint64_t session) { return stopped_.contains(session); },
+       .device_room = [this](std::optional<uint64_t>) { return room_; }}};
 };
+
+TEST_F(AdmissionTest, ANewcomerHasNoMoreDeviceThanTheMachineHas) {
+  room_ = 30;
+  Open(1, Device(60), Device(40));
+  Open(2, Device(60), Device(30));
+  room_ = -5;  // Less than was promised.
+  Open(3, Device(10), Device(1));
+  Open(4, {{0, 10, 0}}, {{0, 10, 0}});
+  EXPECT_THAT(Told(),
+              ElementsAre("refuse 1: DEVICE", "admit 2: 30", "refuse 3: DEVICE", "admit 4: 0"));
+}
+
+// As when a job is started again right after it was killed.
+TEST_F(AdmissionTest, WhereTheMachineLacksDeviceANewcomerWaitsForWhatIsReclaimed) {
+  Hold(1, {{30, 400, 0}}, {{30, 400, 0}}, false);
+  Hold(2, {{0, 300, 0}}, {{0, 300, 0}}, false);
+  for (const uint64_t leaving : {1, 2}) {  // DEVICE and HOST may be the same memory.
+    book_.BeginReclaim(leaving);
+    room_ = 10;
+    Open(leaving + 10, Device(40), Device(20));
+    EXPECT_THAT(Told(), IsEmpty());
+    book_.FinishReclaim(leaving);
+    room_ = 100;
+    admission_.TryWaiting();
+    EXPECT_THAT(Told(), ElementsAre(absl::StrCat("admit ", leaving + 10, ": 40")));
+  }
+}
+
+TEST_F(AdmissionTest, LeasesGrowByNoMoreThanTheMachineHas) {
+  room_ = 30;
+  Hold(1, Device(60), Device(10));
+  EXPECT_EQ(Granted(1), 30);
+  room_ = 0;
+  admission_.TryWaiting();
+  EXPECT_THAT(Told(), IsEmpty());
+  room_ = 10;
+  admission_.TryWaiting();
+  room_ = kMost;
+  admission_.TryWaiting();
+  EXPECT_THAT(Told(), ElementsAre("target 1: 40", "target 1: 60"));
+}
 
 TEST_F(AdmissionTest, ANewcomerHasWhatItWantsOrWhatIsFree) {
   Open(1, {{60, 700, 0}}, {{10, 10, 0}}, false);
