@@ -179,7 +179,8 @@ void LeaseDesk::Refuse(const WaitingLease& waiting, Tier lacking) {
   PeerSession& session = EndPatience(waiting.session);
   std::string message = NoRoom(lacking, waiting.floor[lacking]);
   // Where others were waited for, it is them that DEVICE was to come from.
-  if (lacking == Tier::kDevice && waiting.patience_over) message += NobodyAnswered();
+  if (lacking == Tier::kDevice && waiting.asked && waiting.patience_over)
+    message += NobodyAnswered();
   absl::Status refusal = absl::ResourceExhaustedError(message);
   if (lacking == Tier::kDevice) {
     const absl::Status room =

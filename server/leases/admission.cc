@@ -151,9 +151,12 @@ bool Admission::TryLease(WaitingLease& waiting) {
   if (device_bytes > 0) {
     const int64_t room_bytes = DeviceRoom(waiting.session);
     if (room_bytes < device_bytes) {
-      // As above: what is on its way back may be the machine's memory.
-      if (book_.tier(Tier::kDevice).reclaiming_bytes > 0 ||
-          book_.tier(Tier::kHost).reclaiming_bytes > 0) {
+      // What is on its way back may be the machine's memory. Others may go on giving some back for
+      // ever, so this wait has an end of its own.
+      const bool more_comes = book_.tier(Tier::kDevice).reclaiming_bytes > 0 ||
+                              book_.tier(Tier::kHost).reclaiming_bytes > 0;
+      if (more_comes && !waiting.patience_over) {
+        BeginPatience(waiting);
         return false;
       }
       if (room_bytes < waiting.floor[Tier::kDevice]) return refuse(Tier::kDevice);
@@ -184,8 +187,12 @@ void Admission::AskToGiveWay(WaitingLease& waiting, const Promise& promise, cons
                 : GiveWay(supply.shares, needed_bytes);
     for (const NewShare& share : smaller) SetTarget(share.session, share.granted_bytes);
   }
-  if (std::exchange(waiting.asked, true)) return;
-  handlers_.begin_patience(waiting.session);
+  waiting.asked = true;
+  BeginPatience(waiting);
+}
+
+void Admission::BeginPatience(WaitingLease& waiting) {
+  if (!std::exchange(waiting.has_patience, true)) handlers_.begin_patience(waiting.session);
 }
 
 void Admission::SetTarget(uint64_t session, int64_t device_bytes) {
@@ -214,7 +221,8 @@ void Admission::GrowBack() {
   const int64_t free_bytes = book_.tier(Tier::kDevice).free_bytes();
   if (!grows || free_bytes == 0) return;
   // Its own before it is told.
-  for (const NewShare& share : ShareOut(shares, std::min(free_bytes, DeviceRoom(std::nullopt)))) {
+  const int64_t room_bytes = DeviceRoom(std::nullopt) / device_grain_bytes_ * device_grain_bytes_;
+  for (const NewShare& share : ShareOut(shares, std::min(free_bytes, room_bytes))) {
     SetTarget(share.session, share.granted_bytes);
   }
 }

@@ -30,6 +30,7 @@ struct WaitingLease {
   TierMap<int64_t> floor = {};  // At least 0.
   bool takes_epochs = false;
   bool asked = false;          // Leases were asked to shrink for it. Its promise is reserved.
+  bool has_patience = false;   // `begin_patience` was called for it.
   bool patience_over = false;  // It gets what is free, or is refused.
 };
 
@@ -41,7 +42,8 @@ class Admission {
     std::function<void(const WaitingLease&)> admit;
     // The session no longer waits: its floor in `lacking` is not free, or was not vacated in time.
     std::function<void(const WaitingLease&, Tier lacking)> refuse;
-    // Leases were asked to shrink for this session: call EndPatience after the time that they have.
+    // Leases were asked to shrink for this session, or it waits until the machine has memory that
+    // is being reclaimed: call EndPatience after the time that it waits. Is called once.
     std::function<void(uint64_t session)> begin_patience = nullptr;
     // The book has a new target for this session's lease: post it.
     std::function<void(uint64_t session)> post_target = nullptr;
@@ -97,6 +99,7 @@ class Admission {
   Promise PromiseDevice(const WaitingLease& waiting, const Supply& supply) const;
   // Lowers targets of leases until the bytes that are coming cover what is promised.
   void AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply);
+  void BeginPatience(WaitingLease& waiting);
   void SetTarget(uint64_t session, int64_t device_bytes);
   void GrowBack();
   int64_t DeviceRoom(std::optional<uint64_t> newcomer) const;

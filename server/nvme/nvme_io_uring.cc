@@ -296,7 +296,7 @@ void UringNvmeIo::Fill() {
   const int64_t windows_before = pins_->windows_made();
   while (static_cast<int>(free_slots_.size()) > num_unregistered_ &&
          bytes_under_way_ < kMaxBytesUnderWay) {
-    // To register a window takes some milliseconds.
+    // To register a window takes some milliseconds, more where the client has no pages there.
     if (pins_->windows_made() > windows_before) {
       Wake();  // The loop's other work has its turn first.
       return;

@@ -114,6 +114,10 @@ TEST_F(ServerHostRoomTest, DeviceIsPromisedUntilTheJobUsesItOrIsGone) {
       space.client().device_non_model_bytes = std::numeric_limits<uint64_t>::max();
   }
   EXPECT_THAT(TooMuch(), Not(HasSubstr("jobs' DEVICE")));
+  WireClient other = Connect("other");
+  ASSERT_OK(OpenLease(other, kMiB).status());
+  EXPECT_THAT(TooMuch(), HasSubstr(" 1 MiB of them are jobs' DEVICE"));
+  ASSERT_OK(other.CloseSession());
   ASSERT_OK(client.CloseSession());
   EXPECT_THAT(TooMuch(), Not(HasSubstr("jobs' DEVICE")));
 }

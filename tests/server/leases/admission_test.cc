@@ -107,12 +107,26 @@ TEST_F(AdmissionTest, WhereTheMachineLacksDeviceANewcomerWaitsForWhatIsReclaimed
     book_.BeginReclaim(leaving);
     room_ = 10;
     Open(leaving + 10, Device(40), Device(20));
-    EXPECT_THAT(Told(), IsEmpty());
+    admission_.TryWaiting();
+    EXPECT_THAT(Told(), ElementsAre(absl::StrCat("patience ", leaving + 10)));
     book_.FinishReclaim(leaving);
     room_ = 100;
     admission_.TryWaiting();
     EXPECT_THAT(Told(), ElementsAre(absl::StrCat("admit ", leaving + 10, ": 40")));
   }
+}
+
+TEST_F(AdmissionTest, WhereOthersGoOnGivingMemoryBackTheWaitForItEnds) {
+  Hold(1, {{0, 400, 0}}, {{0, 400, 0}}, false);
+  book_.BeginReclaim(1);
+  room_ = 10;
+  Open(2, Device(40), Device(20));
+  Open(3, Device(40), Device(5));
+  EXPECT_THAT(Told(), ElementsAre("patience 2", "patience 3"));
+  EXPECT_TRUE(admission_.EndPatience(2));
+  EXPECT_TRUE(admission_.EndPatience(3));
+  admission_.TryWaiting();
+  EXPECT_THAT(Told(), ElementsAre("refuse 2: DEVICE", "admit 3: 10"));
 }
 
 TEST_F(AdmissionTest, LeasesGrowByNoMoreThanTheMachineHas) {
