@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is granted of a machine's memory where DEVICE is part of it, and has no pages at first.
+#include "server/device_promises.h"
+
 #include <unistd.h>
 
 #include <limits>
@@ -19,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class ServerHostRoomTest : public ::testing::Test {
+class DevicePromisesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_OK_AND_ASSIGN(memory_, ReadHostMemory());
@@ -53,7 +55,7 @@ class ServerHostRoomTest : public ::testing::Test {
   std::unique_ptr<EmbeddedServer> server_;
 };
 
-TEST_F(ServerHostRoomTest, DeviceBeyondWhatTheMachineHasIsRefusedAndASmallerOneIsGranted) {
+TEST_F(DevicePromisesTest, DeviceBeyondWhatTheMachineHasIsRefusedAndASmallerOneIsGranted) {
   WireClient client = Connect("job");
   EXPECT_THAT(OpenLease(client, memory_.total_bytes).status(),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -65,7 +67,7 @@ TEST_F(ServerHostRoomTest, DeviceBeyondWhatTheMachineHasIsRefusedAndASmallerOneI
   EXPECT_EQ(NumbersOf(status, Tier::kDevice).reclaiming, 0);
 }
 
-TEST_F(ServerHostRoomTest, OfDeviceThatIsOnlyWantedThereIsWhatTheMachineHas) {
+TEST_F(DevicePromisesTest, OfDeviceThatIsOnlyWantedThereIsWhatTheMachineHas) {
   WireClient client = Connect("job");
   ASSERT_OK_AND_ASSIGN(const WireLease lease,
                        client.OpenLease({{4 * memory_.total_bytes, 0, 0}}, {{kMiB, 0, 0}}));
@@ -73,7 +75,7 @@ TEST_F(ServerHostRoomTest, OfDeviceThatIsOnlyWantedThereIsWhatTheMachineHas) {
   EXPECT_LE(lease.granted[Tier::kDevice], memory_.total_bytes);
 }
 
-TEST_F(ServerHostRoomTest, ASpaceLeavesRoomForDeviceThatNobodyHasTouchedYet) {
+TEST_F(DevicePromisesTest, ASpaceLeavesRoomForDeviceThatNobodyHasTouchedYet) {
   const int64_t bytes = Available(6);
   WireClient client = Connect("job");
   ASSERT_OK(OpenLease(client, bytes, bytes).status());
@@ -84,7 +86,7 @@ TEST_F(ServerHostRoomTest, ASpaceLeavesRoomForDeviceThatNobodyHasTouchedYet) {
   EXPECT_OK(client.OpenSpace({.name = "job", .chunk_bytes = kMiB, .host_slots = 1}).status());
 }
 
-TEST_F(ServerHostRoomTest, JobsThatFitTogetherAreGrantedTheirDeviceAndNobodyAfterThem) {
+TEST_F(DevicePromisesTest, JobsThatFitTogetherAreGrantedTheirDeviceAndNobodyAfterThem) {
   WireClient first = Connect("first"), second = Connect("second"), third = Connect("third");
   const TierMap<int64_t> part = {{Available(3), 0, 0}};
   ASSERT_OK(first.SendOpenLease(part, part));
@@ -97,7 +99,7 @@ TEST_F(ServerHostRoomTest, JobsThatFitTogetherAreGrantedTheirDeviceAndNobodyAfte
   EXPECT_OK(OpenLease(third, Available(2)).status());
 }
 
-TEST_F(ServerHostRoomTest, DeviceIsPromisedUntilTheJobUsesItOrIsGone) {
+TEST_F(DevicePromisesTest, DeviceIsPromisedUntilTheJobUsesItOrIsGone) {
   EXPECT_THAT(TooMuch(), AllOf(HasSubstr("available now"), Not(HasSubstr("jobs' DEVICE"))));
   WireClient client = Connect("job");
   ASSERT_OK_AND_ASSIGN(const WireLease lease, OpenLease(client, 16 * kMiB, kMiB));
