@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/status/statusor.h"
-
 namespace gemini::server {
 namespace {
 
@@ -32,52 +30,27 @@ int64_t PromisedBytes(const PeerSession& session) {
 
 }  // namespace
 
-void DevicePromises::ForEachMemory(
-    bool charged_here,
-    absl::FunctionRef<void(const HostMemory& memory, int64_t promised_bytes)> look) const {
-  if (device_.slab_bytes() > 0) return;
-  int64_t promised_bytes = 0, promised_here_bytes = 0;
+PromisedDevice DevicePromises::Promised() const {
+  PromisedDevice promised;
+  if (device_.slab_bytes() > 0) return promised;
   for (const auto& [id, session] : sessions_.all()) {
     const int64_t bytes = PromisedBytes(*session);
-    promised_bytes += bytes;
-    if (bytes > 0 && session->lease->charged_here) promised_here_bytes += bytes;
+    promised.bytes += bytes;
+    if (session->charged_here) promised.charged_here_bytes += bytes;
   }
-  const absl::StatusOr<HostMemory> machine = ReadMachineMemory();
-  if (machine.ok()) look(*machine, promised_bytes);
-  if (!charged_here) return;
-  const absl::StatusOr<HostMemory> tightest = ReadHostMemory();
-  if (tightest.ok()) look(*tightest, promised_here_bytes);
+  return promised;
 }
 
-int64_t DevicePromises::DeviceRoom(bool charged_here) const {
-  int64_t room_bytes = std::numeric_limits<int64_t>::max();
-  ForEachMemory(charged_here, [&](const HostMemory& memory, int64_t promised_bytes) {
-    room_bytes = std::min(room_bytes, RoomIn(memory, promised_bytes));
-  });
-  return room_bytes;
+int64_t DevicePromises::DeviceRoom(const HostMemories& memories, bool charged_here) const {
+  if (device_.slab_bytes() > 0) return std::numeric_limits<int64_t>::max();
+  return HostRoom(memories, Promised(), charged_here);
 }
 
-absl::Status DevicePromises::Check(int64_t size_bytes, bool charged_here,
-                                   absl::string_view what) const {
-  absl::Status status;
-  ForEachMemory(charged_here, [&](const HostMemory& memory, int64_t promised_bytes) {
-    status.Update(CheckHostRoom(memory, size_bytes, promised_bytes, what));
-  });
-  return status;
-}
-
-absl::Status DevicePromises::CheckDevice(int64_t size_bytes, bool charged_here) const {
-  return Check(size_bytes, charged_here, "DEVICE, which is host memory here,");
-}
-
-absl::Status DevicePromises::CheckHost(int64_t size_bytes, absl::string_view what) const {
-  for (const auto& [id, session] : sessions_.all()) {
-    if (session->reclaiming()) return absl::OkStatus();
-    for (const auto& [space, opened] : session->spaces) {
-      if (opened.closing) return absl::OkStatus();
-    }
-  }
-  return Check(size_bytes, /*charged_here=*/true, what);
+absl::Status DevicePromises::CheckDevice(const HostMemories& memories, int64_t size_bytes,
+                                         bool charged_here) const {
+  if (device_.slab_bytes() > 0) return absl::OkStatus();
+  return CheckHostRoom(memories, size_bytes, Promised(), charged_here,
+                       "DEVICE, which is host memory here,", "or ask for less");
 }
 
 }  // namespace gemini::server

@@ -17,6 +17,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/errno_status.h"
+#include "gemini/system/host_memory.h"
 #include "gemini/system/status_macros.h"
 #include "server/daemon_options.h"
 #include "server/loop/server_log.h"
@@ -24,7 +25,6 @@
 #include "server/server.h"
 #include "server/service_notify.h"
 #include "server/tiers/gpu_device.h"
-#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 
 namespace gemini::server {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/lease_desk.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,12 +12,12 @@
 #include "gemini/layout.h"
 #include "gemini/shm/lease_shm.h"
 #include "gemini/shm/timeline_shm.h"
+#include "gemini/system/host_memory.h"
 #include "gemini/system/seqpacket.h"
 #include "gemini/system/status_macros.h"
 #include "server/leases/device_grant.h"
 #include "server/loop/server_log.h"
 #include "server/reply_wire.h"
-#include "server/tiers/host_memory.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
@@ -25,11 +26,6 @@ namespace {
 
 LeaseSegmentShm& SegmentOf(const Lease& lease) {
   return *reinterpret_cast<LeaseSegmentShm*>(lease.segment_map.data());
-}
-
-// Whether what the session's job allocates is charged to the control group of this process.
-bool IsChargedHere(const PeerSession& session) {
-  return session.embedded() || SharesControlGroups(session.peer.pid);
 }
 
 std::string Amounts(const TierMap<int64_t>& bytes) {
@@ -85,10 +81,17 @@ LeaseDesk::LeaseDesk(const ServerOptions& options, TierStore& device, Sessions& 
            .post_target = [this](uint64_t session) { PostTarget(session); },
            .is_stopped = [this](uint64_t session) { return IsStopped(*sessions_.Find(session)); },
            .device_room =
-               [this](std::optional<uint64_t> newcomer) {
-                 return promises_.DeviceRoom(!newcomer.has_value() ||
-                                             IsChargedHere(*sessions_.Find(*newcomer)));
-               }}) {}
+               [this](std::optional<uint64_t> newcomer) { return DeviceRoom(newcomer); }}) {}
+
+int64_t LeaseDesk::DeviceRoom(std::optional<uint64_t> newcomer) const {
+  // Any lease may be the one that grows.
+  const bool charged_here =
+      newcomer.has_value() ? sessions_.Find(*newcomer)->charged_here
+                           : std::ranges::any_of(sessions_.all(), [](const auto& entry) {
+                               return entry.second->charged_here && entry.second->lease.has_value();
+                             });
+  return promises_.DeviceRoom(memories_, charged_here);
+}
 
 bool LeaseDesk::IsStopped(const PeerSession& session) const {
   return !session.embedded() && stopped_processes_.Contains(session.peer.pid);
@@ -112,6 +115,8 @@ absl::Status LeaseDesk::Handle(PeerSession& session, uint64_t id, const OpenLeas
     }
   }
   session.connection->Pause();
+  session.charged_here = session.embedded() || SharesControlGroups(session.peer.pid);
+  memories_ = ReadHostMemories();
   // Those that came before are tried first.
   admission_.Open({.session = session.id,
                    .request = id,
@@ -177,20 +182,17 @@ void LeaseDesk::BeginPatience(uint64_t session_id) {
 
 void LeaseDesk::Refuse(const WaitingLease& waiting, Tier lacking) {
   PeerSession& session = EndPatience(waiting.session);
-  std::string message = NoRoom(lacking, waiting.floor[lacking]);
-  // Where others were waited for, it is them that DEVICE was to come from.
-  if (lacking == Tier::kDevice && waiting.asked && waiting.patience_over)
-    message += NobodyAnswered();
-  absl::Status refusal = absl::ResourceExhaustedError(message);
+  const int64_t floor_bytes = waiting.floor[lacking];
+  std::string message = NoRoom(lacking, floor_bytes);
   if (lacking == Tier::kDevice) {
-    const absl::Status room =
-        promises_.CheckDevice(waiting.floor[Tier::kDevice], IsChargedHere(session));
     // It may be the machine that has less than the budget says.
-    if (!room.ok() && waiting.floor[Tier::kDevice] <= book_.tier(Tier::kDevice).free_bytes()) {
-      refusal = room;
-    }
+    const absl::Status room = promises_.CheckDevice(memories_, floor_bytes, session.charged_here);
+    if (!room.ok() && floor_bytes <= book_.tier(lacking).free_bytes())
+      message = std::string(room.message());
+    // Where others were waited for, it is them that DEVICE was to come from.
+    if (waiting.asked && waiting.patience_over) message += NobodyAnswered();
   }
-  sessions_.Refuse(session, waiting.request, refusal);
+  sessions_.Refuse(session, waiting.request, absl::ResourceExhaustedError(message));
   session.connection->Resume();
 }
 
@@ -199,7 +201,6 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
   const LeaseTerms& terms = book_.leases().at(session.id);
   Lease& lease = session.lease.emplace(terms);
   lease.id = sessions_.NextId();
-  lease.charged_here = IsChargedHere(session);
   // Room to grow is addresses alone: pages come as they are touched, slabs as they are asked for.
   lease.arena_bytes =
       RoundUp(terms.takes_epochs ? terms.want[Tier::kDevice] : terms.granted[Tier::kDevice],
@@ -257,7 +258,9 @@ void LeaseDesk::RetryWaiting() {
   if (std::exchange(retry_posted_, true)) return;
   sessions_.loop().Post([this] {
     retry_posted_ = false;
-    if (!draining_) admission_.TryWaiting();
+    if (draining_) return;
+    memories_ = ReadHostMemories();
+    admission_.TryWaiting();
   });
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "server/plan_desk.h"
 #include "server/sessions.h"
 #include "server/space_desk.h"
+#include "server/tiers/host_room.h"
 #include "server/tiers/tier_store.h"
 #include "server/wire/stopped_processes.h"
 
@@ -59,6 +61,7 @@ class LeaseDesk {
   void BeginPatience(uint64_t session);
   void PostTarget(uint64_t session);
   bool IsStopped(const PeerSession& session) const;
+  int64_t DeviceRoom(std::optional<uint64_t> newcomer) const;
   std::string NoRoom(Tier tier, int64_t floor_bytes) const;
   std::string NobodyAnswered() const;
 
@@ -73,6 +76,7 @@ class LeaseDesk {
   mutable StoppedProcesses stopped_processes_;
   bool retry_posted_ = false;
   bool draining_ = false;
+  HostMemories memories_;  // As read before the sessions that wait were tried.
   Admission admission_;
 };
 

@@ -43,8 +43,6 @@ struct Lease {
   PeerMemory timeline_map;
   uint64_t epoch = 0;  // The last one posted.
   bool owner_died = false;
-  // What its job allocates is charged to the control group of this process.
-  bool charged_here = false;
   struct RefusalShown {
     uint64_t request = 0;
     absl::Status status;
@@ -69,6 +67,8 @@ struct OpenedSpace {
 struct PeerSession {
   uint64_t id = 0;
   PeerProcess peer;
+  // What it allocates is charged to the control groups of this process. Set before it gets a lease.
+  bool charged_here = false;
   EventLoop::WatchId pidfd_watch = 0;
   std::unique_ptr<PeerConnection> connection;  // Null after the hang-up.
   bool said_hello = false;

@@ -95,7 +95,9 @@ absl::Status SpaceDesk::Handle(PeerSession& session, uint64_t id, const OpenSpac
   }
   sessions_.RunSessionJob(
       session, Tier::kHost,
-      [&stores = stores_, plan] { return MakeSpaceMemory(plan, *stores.host, *stores.nvme); },
+      [&stores = stores_, plan, promised = promises_.Promised()] {
+        return MakeSpaceMemory(plan, promised, *stores.host, *stores.nvme);
+      },
       [this, id, plan](PeerSession& found, absl::StatusOr<SpaceMemory> memory) {
         if (memory.ok()) {
           FinishOpen(found, id, plan, *std::move(memory));
@@ -123,8 +125,6 @@ absl::Status SpaceDesk::TakeRoom(Lease& lease, const SpacePlan& plan) {
                      ": use larger chunks, close another space, or give the "
                      "server more HOST (a 64th of it is for segments)"));
   }
-  GEMINI_RETURN_IF_ERROR(promises_.CheckHost(plan.host_bytes() + plan.segment_bytes(),
-                                             absl::StrCat("space ", plan.name)));
   num_bundles_ += plan.num_bundles;
   segment_bytes_ += plan.segment_bytes();
   lease.used[Tier::kHost] += plan.host_bytes();

@@ -14,8 +14,8 @@
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
 #include "gemini/plan/spare_slots.h"
-#include "gemini/system/available_memory.h"
 #include "gemini/system/descriptor_limit.h"
+#include "gemini/system/host_memory.h"
 #include "gemini/system/status_macros.h"
 #include "server/tiers/gpu_device.h"
 
@@ -140,9 +140,18 @@ absl::Status FrontSession::Open(torch::nn::Module& module,
   const bool embeds = settings_.daemon.empty();
   hooks::TrainingOptions options;
   server::ServerOptions server;
-  GEMINI_ASSIGN_OR_RETURN(const int64_t available_bytes, AvailableMemory());
-  // A quarter, so that what the loop has beside the model fits, too.
-  options.device_memory = settings_.device_bytes.value_or(available_bytes / 4);
+  GEMINI_ASSIGN_OR_RETURN(const int64_t available_bytes, AvailableHostMemory());
+  const StateFormat format = FormatOf(tensors, optimizer);
+  if (settings_.device_bytes.has_value()) {
+    options.device_memory = *settings_.device_bytes;
+  } else {
+    const int64_t quarter_bytes = available_bytes / 4;
+    GEMINI_ASSIGN_OR_RETURN(
+        const int64_t host_bytes,
+        HostBytesOf(tensors, format, hooks::ChooseChunkBytes(quarter_bytes, module)));
+    options.device_memory =
+        DefaultDeviceBytes(available_bytes, settings_.host_bytes.value_or(host_bytes));
+  }
   if (settings_.gpu.has_value()) {
     // What is free is asked for before a context takes some: it is a part of the budget.
     if (embeds) {
@@ -153,7 +162,6 @@ absl::Status FrontSession::Open(torch::nn::Module& module,
   } else if (!settings_.device_bytes.has_value() && !embeds) {
     options.device_floor = options.device_memory / 4;  // Other jobs may have the rest.
   }
-  const StateFormat format = FormatOf(tensors, optimizer);
   options.chunk_bytes = settings_.chunk_bytes;
   if (options.chunk_bytes == 0) {
     options.chunk_bytes =

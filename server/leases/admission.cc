@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "gemini/byte_size.h"
@@ -54,10 +53,13 @@ bool Admission::AnswersEpochs(uint64_t session, const LeaseTerms& terms) const {
   return terms.takes_epochs && !terms.fenced && !terms.reclaiming && !handlers_.is_stopped(session);
 }
 
-Admission::Supply Admission::FindSupply() const {
+Admission::Supply Admission::FindSupply(const WaitingLease& waiting) const {
   const TierBudget device = book_.tier(Tier::kDevice);
   Supply supply;
-  supply.coming_bytes = device.free_bytes() + device.reclaiming_bytes;
+  if (waiting.want[Tier::kDevice] > 0) {
+    supply.lacking_bytes = device.free_bytes() - DeviceRoom(waiting.session);
+  }
+  supply.coming_bytes = device.free_bytes() - supply.lacking_bytes + device.reclaiming_bytes;
   for (const auto& [session, terms] : book_.leases()) {
     if (!AnswersEpochs(session, terms)) continue;
     const BudgetShare share = {
@@ -82,8 +84,8 @@ Admission::Promise Admission::PromiseDevice(const WaitingLease& waiting,
     if (!terms.reclaiming && terms.want[Tier::kDevice] > 0) ++num_jobs;
   }
   Promise promise;
-  promise.fair_bytes = book_.tier(Tier::kDevice).capacity_bytes / num_jobs / device_grain_bytes_ *
-                       device_grain_bytes_;
+  promise.fair_bytes = (book_.tier(Tier::kDevice).capacity_bytes - supply.lacking_bytes) /
+                       num_jobs / device_grain_bytes_ * device_grain_bytes_;
   std::vector<Newcomer> newcomers;
   size_t own = 0;
   for (const WaitingLease& lease : waiting_) {
@@ -114,7 +116,7 @@ bool Admission::TryLease(WaitingLease& waiting) {
     handlers_.refuse(waiting, lacking);
     return true;
   };
-  const Supply supply = FindSupply();
+  const Supply supply = FindSupply(waiting);
   const Promise promise = PromiseDevice(waiting, supply);
   TierMap<int64_t> granted;
   for (Tier tier : kAllTiers) {
@@ -134,11 +136,24 @@ bool Admission::TryLease(WaitingLease& waiting) {
     if (granted[tier] < waiting.floor[tier]) return refuse(tier);
   }
   int64_t& device_bytes = granted[Tier::kDevice];
+  const TierBudget device = book_.tier(Tier::kDevice);
+  const int64_t free_bytes = device.free_bytes() - supply.lacking_bytes;
+  const int64_t there_bytes = std::max<int64_t>(0, free_bytes - promise.others_bytes);
+  if (device_bytes > there_bytes) {
+    // What is on its way back may be the machine's memory. Others may go on giving some back for
+    // ever, so this wait has an end of its own.
+    const bool more_comes =
+        device.reclaiming_bytes > 0 || book_.tier(Tier::kHost).reclaiming_bytes > 0;
+    if (more_comes && !waiting.patience_over) {
+      BeginPatience(waiting);
+      return false;
+    }
+    device_bytes = there_bytes;
+  }
   if (device_bytes >= promise.own_bytes) {
     // What came beside its part goes to those who gave way for it, and to it: see GrowBack.
     if (waiting.asked && waiting.takes_epochs) device_bytes = promise.own_bytes;
   } else if (waiting.patience_over) {
-    const int64_t free_bytes = book_.tier(Tier::kDevice).free_bytes();
     device_bytes = std::max(device_bytes,
                             std::min(promise.own_bytes, free_bytes - promise.others_floor_bytes));
     if (device_bytes < waiting.floor[Tier::kDevice]) return refuse(Tier::kDevice);
@@ -147,22 +162,6 @@ bool Admission::TryLease(WaitingLease& waiting) {
   } else {
     AskToGiveWay(waiting, promise, supply);
     return false;
-  }
-  if (device_bytes > 0) {
-    const int64_t room_bytes = DeviceRoom(waiting.session);
-    if (room_bytes < device_bytes) {
-      // What is on its way back may be the machine's memory. Others may go on giving some back for
-      // ever, so this wait has an end of its own.
-      const bool more_comes = book_.tier(Tier::kDevice).reclaiming_bytes > 0 ||
-                              book_.tier(Tier::kHost).reclaiming_bytes > 0;
-      if (more_comes && !waiting.patience_over) {
-        BeginPatience(waiting);
-        return false;
-      }
-      if (room_bytes < waiting.floor[Tier::kDevice]) return refuse(Tier::kDevice);
-      device_bytes = std::max(waiting.floor[Tier::kDevice],
-                              room_bytes / device_grain_bytes_ * device_grain_bytes_);
-    }
   }
   LeaseTerms terms = {.want = waiting.want,
                       .floor = waiting.floor,
@@ -201,8 +200,10 @@ void Admission::SetTarget(uint64_t session, int64_t device_bytes) {
 }
 
 int64_t Admission::DeviceRoom(std::optional<uint64_t> newcomer) const {
-  if (handlers_.device_room == nullptr) return std::numeric_limits<int64_t>::max();
-  return std::max<int64_t>(0, handlers_.device_room(newcomer));
+  const int64_t free_bytes = book_.tier(Tier::kDevice).free_bytes();
+  if (handlers_.device_room == nullptr || free_bytes == 0) return free_bytes;
+  const int64_t room_bytes = std::max<int64_t>(0, handlers_.device_room(newcomer));
+  return std::min(free_bytes, room_bytes / device_grain_bytes_ * device_grain_bytes_);
 }
 
 void Admission::GrowBack() {
@@ -218,11 +219,9 @@ void Admission::GrowBack() {
                       .want_bytes = terms.want[Tier::kDevice]});
     grows = grows || granted_bytes < terms.want[Tier::kDevice];
   }
-  const int64_t free_bytes = book_.tier(Tier::kDevice).free_bytes();
-  if (!grows || free_bytes == 0) return;
+  if (!grows) return;
   // Its own before it is told.
-  const int64_t room_bytes = DeviceRoom(std::nullopt) / device_grain_bytes_ * device_grain_bytes_;
-  for (const NewShare& share : ShareOut(shares, std::min(free_bytes, room_bytes))) {
+  for (const NewShare& share : ShareOut(shares, DeviceRoom(std::nullopt))) {
     SetTarget(share.session, share.granted_bytes);
   }
 }

@@ -51,7 +51,8 @@ class Admission {
     // for sessions that take epochs.
     std::function<bool(uint64_t session)> is_stopped;
     // Returns how many bytes of DEVICE the machine has for the lease of a newcomer, or (no value)
-    // for leases that grow. Null: whatever is free in the book.
+    // for leases that grow. Below 0: more is promised than it has. Null: whatever is free in the
+    // book.
     std::function<int64_t(std::optional<uint64_t> newcomer)> device_room = nullptr;
   };
 
@@ -76,6 +77,7 @@ class Admission {
  private:
   // Where DEVICE for a new lease can come from.
   struct Supply {
+    int64_t lacking_bytes = 0;        // Free in the book, but not in the machine.
     int64_t coming_bytes = 0;         // Free, being reclaimed, or asked for and not yet vacated.
     int64_t slack_bytes = 0;          // Above the floors of the leases that answer epochs.
     std::vector<BudgetShare> shares;  // Of these leases, without those that are still being made.
@@ -83,7 +85,7 @@ class Admission {
   // How much of the supply a new lease may have.
   struct Promise {
     bool fits = false;         // Whether the supply covers the floors of all promises.
-    int64_t fair_bytes = 0;    // The capacity in equal parts for all jobs that have or want some.
+    int64_t fair_bytes = 0;    // What there is in equal parts for all jobs that have or want some.
     int64_t own_bytes = 0;     // At least its floor, at most its want.
     int64_t others_bytes = 0;  // Promised to other sessions for which leases were asked to shrink.
     int64_t others_floor_bytes = 0;
@@ -95,13 +97,14 @@ class Admission {
   std::deque<WaitingLease>::iterator FindWaiting(uint64_t session);
   // Returns whether the client can still be expected to answer an epoch.
   bool AnswersEpochs(uint64_t session, const LeaseTerms& terms) const;
-  Supply FindSupply() const;
+  Supply FindSupply(const WaitingLease& waiting) const;
   Promise PromiseDevice(const WaitingLease& waiting, const Supply& supply) const;
   // Lowers targets of leases until the bytes that are coming cover what is promised.
   void AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply);
   void BeginPatience(WaitingLease& waiting);
   void SetTarget(uint64_t session, int64_t device_bytes);
   void GrowBack();
+  // The whole grains that the machine has, and are free in the book.
   int64_t DeviceRoom(std::optional<uint64_t> newcomer) const;
 
   LeaseBook& book_;

@@ -10,18 +10,18 @@
 #include "gemini/shm/space_shm.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
-#include "server/tiers/host_memory.h"
 #include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
 
-absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
-                                            TierStore& nvme_store) {
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, const PromisedDevice& promised,
+                                            TierStore& host_store, TierStore& nvme_store) {
   SpaceMemory memory;
   const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles, plan.num_tensors).size_bytes;
-  // As in the HOST store: beyond what the machine has there is no error, only the OOM killer.
-  GEMINI_RETURN_IF_ERROR(
-      CheckHostRoom(plan.segment_bytes(), absl::StrCat("the bookkeeping of space ", plan.name)));
+  // Beyond what the machine has, allocating ends in no error, but in the OOM killer.
+  GEMINI_RETURN_IF_ERROR(CheckHostRoom(
+      ReadHostMemories(), plan.host_bytes() + plan.segment_bytes(), promised,
+      /*charged_here=*/true, absl::StrCat("space ", plan.name), "ask for less, or pass --nvme"));
   GEMINI_ASSIGN_OR_RETURN(
       memory.client_segment,
       MakeSealedMemfd("gemini-client-segment", client_bytes, MemfdPages::kAllocated));

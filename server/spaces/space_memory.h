@@ -9,6 +9,7 @@
 #include "gemini/system/mapped_memory.h"
 #include "gemini/system/unique_fd.h"
 #include "server/spaces/space_plan.h"
+#include "server/tiers/host_room.h"
 #include "server/tiers/peer_memory.h"
 #include "server/tiers/slot_dealing.h"
 #include "server/tiers/tier_store.h"
@@ -28,9 +29,10 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Errors: of the stores and of sealed_memfd.h; nothing is held then.
-absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
-                                            TierStore& nvme_store);
+// Errors: of the stores and of sealed_memfd.h; RESOURCE_EXHAUSTED, with the numbers: the machine
+// lacks the memory, beside what it has `promised`. Nothing is held then.
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, const PromisedDevice& promised,
+                                            TierStore& host_store, TierStore& nvme_store);
 void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);
 
 }  // namespace gemini::server

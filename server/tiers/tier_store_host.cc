@@ -7,7 +7,6 @@
 
 #include "gemini/protocol.h"
 #include "gemini/system/status_macros.h"
-#include "server/tiers/host_memory.h"
 #include "server/tiers/interleaved_pages.h"
 #include "server/tiers/sealed_memfd.h"
 #include "server/tiers/store_limit.h"
@@ -42,8 +41,6 @@ class HostTierStore : public TierStore {
 
  private:
   absl::StatusOr<TierGrant> MakeSlabs(int64_t slot_bytes, int64_t num_slots) const {
-    // fallocate beyond what the machine has ends in the OOM killer, not in an error.
-    GEMINI_RETURN_IF_ERROR(CheckHostRoom(slot_bytes * num_slots, "a space"));
     const InterleavedPages interleaved(nodes_);
     TierGrant grant;
     grant.slot_bytes = slot_bytes;

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "gemini/byte_size.h"
+#include "gemini/system/host_memory.h"
 #include "server/embedded_server.h"
-#include "server/tiers/host_memory.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
 

@@ -17,7 +17,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
-#include "server/tiers/host_memory.h"
+#include "gemini/system/host_memory.h"
 #include "server/tiers/sealed_memfd.h"
 #include "tests/server/daemon_process.h"
 #include "tests/status_matchers.h"

@@ -205,8 +205,8 @@ KeyTable RunKeys(RunConfig& config) {
               config.device),
       SizeKey({"device-memory", "SIZE",
                "DEVICE budget: parameters in use and all that operators allocate, on a GPU all "
-               "that the process takes of it; auto: a quarter of the memory that is free, of a GPU "
-               "nearly all",
+               "that the process takes of it; auto: a quarter of the memory that is free, or what "
+               "HOST leaves of it, of a GPU nearly all",
                R::kFree},
               config.device_memory, 1),
       SizeKey({"host-memory", "SIZE",

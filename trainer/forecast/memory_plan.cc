@@ -6,6 +6,7 @@
 
 #include "gemini/byte_size.h"
 #include "gemini/plan/spare_slots.h"
+#include "gemini/system/host_memory.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::trainer {
@@ -15,10 +16,25 @@ namespace {
 // computes with; a larger part would save copies of activations and cost those of parameters.
 constexpr int64_t kActivationPart = 4;
 
+// How many chunks of HOST hold what belongs to a chunk of trained parameters.
+int64_t ChunksInHost(const RunConfig& config) {
+  const StateFormat format = config.format();
+  return static_cast<int64_t>(TrainableKinds(format).size()) -
+         (config.states_on_nvme() ? NumStateChunks(format) : 0);
+}
+
 }  // namespace
 
-int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes) {
-  return config.device_memory == kAutoBytes ? available_bytes / 4 : config.device_memory;
+int64_t DeviceMemory(const RunConfig& config, int64_t num_parameters, int64_t available_bytes) {
+  if (config.device_memory != kAutoBytes) return config.device_memory;
+  int64_t host_bytes = config.host_memory;
+  if (host_bytes == kAutoBytes) {
+    // No more than this of them has room.
+    host_bytes = std::min(num_parameters, available_bytes) * ElementBytes(config.element()) *
+                 ChunksInHost(config);
+    if (!config.nvme.empty()) host_bytes = std::min(host_bytes, available_bytes / 2);
+  }
+  return DefaultDeviceBytes(available_bytes, host_bytes);
 }
 
 BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
@@ -33,7 +49,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
                                       int64_t available_bytes) {
   MemoryPlan plan;
   plan.chunk_bytes = chunk_bytes;
-  plan.bytes[Tier::kDevice] = DeviceMemory(config, available_bytes);
+  plan.bytes[Tier::kDevice] = config.device_memory;
   plan.kept_activation_bytes = plan.bytes[Tier::kDevice] / kActivationPart;
   const int64_t kept = plan.kept_activation_bytes / std::max<int64_t>(activations.size_bytes, 1);
   if (activations.count > kept) {
@@ -48,11 +64,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   if (config.host_memory == kAutoBytes) {
     const StateFormat format = config.format();
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes, format));
-    const int64_t of_trained =
-        TrainableKinds(format).size() - (config.states_on_nvme() ? NumStateChunks(format) : 0);
     int64_t chunks = SpareSlots(format, config.states_on_nvme());
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
-      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable ? of_trained : 1;
+      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable ? ChunksInHost(config) : 1;
     }
     plan.bytes[Tier::kHost] = chunks * chunk_bytes;
     if (!config.nvme.empty()) {

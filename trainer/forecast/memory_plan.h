@@ -31,12 +31,13 @@ struct MemoryPlan {
   int64_t host_activation_bytes = 0;
 };
 
-// DEVICE when "auto": a quarter of the memory that is available.
-int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes);
+// Returns DEVICE. When "auto": DefaultDeviceBytes, beside the HOST that `num_parameters` elements
+// take, as PlanMemory gives it, but without what chunks add.
+int64_t DeviceMemory(const RunConfig& config, int64_t num_parameters, int64_t available_bytes);
 
-// The whole plan for a model of these tensors, in chunks of `chunk_bytes`. HOST when "auto":
-// parameters, gradients and optimizer states in whole chunks, less the states with --optimizer-tier
-// nvme, and the spare ones that updates need; with --nvme at most half
+// The whole plan for a model of these tensors, in chunks of `chunk_bytes`; DEVICE is a number in
+// `config`. HOST when "auto": parameters, gradients and optimizer states in whole chunks, less the
+// states with --optimizer-tier nvme, and the spare ones that updates need; with --nvme at most half
 // of what is available; and in any case the activations that leave DEVICE: those beyond a quarter
 // of it.
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,

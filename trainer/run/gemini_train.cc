@@ -25,12 +25,13 @@
 #include "absl/time/time.h"
 #include "client/torch/model/element_types.h"
 #include "gemini/byte_size.h"
-#include "gemini/system/available_memory.h"
 #include "gemini/system/end_process.h"
+#include "gemini/system/host_memory.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "torch/utils.h"
 #include "trainer/config/command_line.h"
+#include "trainer/families/parameter_count.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
 #include "trainer/parallel/gathered_lm.h"
@@ -286,7 +287,7 @@ absl::Status TrainingRun::OpenInputs() {
   GEMINI_ASSIGN_OR_RETURN(device_, OpenTrainingDevice(sized_));
   torch_device_ = device_.torch();
   // All ranks have come here before any of them takes memory.
-  GEMINI_ASSIGN_OR_RETURN(available_bytes_, AvailableMemory());
+  GEMINI_ASSIGN_OR_RETURN(available_bytes_, AvailableHostMemory());
   available_bytes_ /= job_.where.num_local_ranks;
   return absl::OkStatus();
 }
@@ -313,12 +314,12 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
 absl::Status TrainingRun::MakeModel() {
   const torch::ScalarType type = client::hooks::ScalarTypeOf(config_.element());
   if (ranks_.is_alone()) {
+    sized_.device_memory = DeviceMemory(sized_, NumParameters(spec()), available_bytes_);
     GEMINI_ASSIGN_OR_RETURN(
         model_, MakeCausalLm(spec(),
                              torch::TensorOptions().dtype(type).device(
                                  config_.reference ? torch::kCPU : torch::kMeta),
-                             {.blocks = VocabularyBlocks(spec(), sized_,
-                                                         DeviceMemory(sized_, available_bytes_)),
+                             {.blocks = VocabularyBlocks(spec(), sized_, sized_.device_memory),
                               .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
@@ -339,6 +340,9 @@ absl::Status TrainingRun::MakeModel() {
     shards->set_gather_ahead(config_.gather_ahead > 0);
     shards_ = shards.get();
     model_ = std::move(shards);
+    int64_t num_own = 0;  // Elements of the pieces of this rank.
+    for (const torch::Tensor& piece : model_->parameters()) num_own += piece.numel();
+    sized_.device_memory = DeviceMemory(sized_, num_own, available_bytes_);
     if (std::ranges::all_of(shards_->units(),
                             [](const auto& unit) { return unit->parameters().empty(); })) {
       return absl::InvalidArgumentError(

@@ -81,7 +81,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
     }
   }
   if (gpu != nullptr) inputs.context_bytes = gpu->context_bytes();
-  inputs.device_bytes = DeviceMemory(config, available);
+  inputs.device_bytes = config.device_memory;
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
@@ -268,8 +268,7 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
                                          int64_t available) {
   constexpr int64_t kLeastChunkBytes = 16 * kKiB;
   constexpr double kWorthwhile = 1.02;
-  GEMINI_RETURN_IF_ERROR(
-      CheckStepFits(config, model, layout, rank, DeviceMemory(config, available)));
+  GEMINI_RETURN_IF_ERROR(CheckStepFits(config, model, layout, rank, config.device_memory));
   std::vector<TensorSpec> tensors;
   for (const auto& parameter : model.named_parameters()) {
     const torch::Tensor& tensor = parameter.value();
@@ -287,7 +286,7 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
   // many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
   // largest chunks with which HOST is about as small as with any.
   std::vector<MemoryPlan> plans;
-  const int64_t most = client::hooks::ChooseChunkBytes(DeviceMemory(config, available), model);
+  const int64_t most = client::hooks::ChooseChunkBytes(config.device_memory, model);
   for (int64_t bytes = kLeastChunkBytes; bytes <= most; bytes *= 2) {
     GEMINI_ASSIGN_OR_RETURN(plans.emplace_back(), plan_with(bytes));
   }

@@ -49,7 +49,7 @@ absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config);
 client::OptimizerSpec MakeOptimizer(const RunConfig& config);
 
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into
-// it. `available`: bytes of memory that are free.
+// it. `config` has DEVICE as a number. `available`: bytes of memory that are free.
 absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory);

@@ -3,7 +3,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "gemini/system/available_memory.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/system/host_memory.h"
 #include "tests/client/front/front_fixture.h"
 
 namespace gemini {
@@ -30,7 +31,7 @@ TEST_F(FrontErrorsTest, AnOptionOfASessionIsRefusedByName) {
   EXPECT_THAT(refused({.policy = "sttaic"}), AllOf(HasSubstr("policy"), HasSubstr("static")));
 }
 
-TEST_F(FrontErrorsTest, DeviceIsWhatWasAskedForOrAQuarterOfWhatIsFree) {
+TEST_F(FrontErrorsTest, DeviceIsWhatWasAskedForOrAQuarterOfWhatIsFreeOrWhatHostLeaves) {
   const auto budget_of = [](const SessionOptions& options) {
     FrontNet net = MakeNet();
     Session session(options);
@@ -38,12 +39,15 @@ TEST_F(FrontErrorsTest, DeviceIsWhatWasAskedForOrAQuarterOfWhatIsFree) {
     return session.stats().device_budget_bytes;
   };
   EXPECT_EQ(budget_of({.device_memory = "64MiB"}), int64_t{64} << 20);
-  const int64_t before_bytes = AvailableMemory().value();
+  const int64_t before_bytes = AvailableHostMemory().value();
   const int64_t budget_bytes = budget_of({});
-  const int64_t after_bytes = AvailableMemory().value();
+  const int64_t after_bytes = AvailableHostMemory().value();
   // Others use the machine, too.
   EXPECT_GE(budget_bytes, std::min(before_bytes, after_bytes) / 5);
   EXPECT_LE(budget_bytes, std::max(before_bytes, after_bytes) / 3);
+  const int64_t host_bytes = after_bytes / 4 * 3;
+  EXPECT_LE(budget_of({.host_memory = absl::StrCat(host_bytes)}),
+            std::max(after_bytes / 6, AvailableHostMemory().value() - host_bytes));
 }
 
 TEST_F(FrontErrorsTest, ADaemonThatIsNotThereIsNamedAndTheModuleStaysAsItIs) {

@@ -73,6 +73,7 @@ class AdmissionTest : public ::testing::Test {
       {.admit =
            [this](const WaitingLease& lease) {
              told_.push_back(absl::StrCat("admit ", lease.session, ": ", Granted(lease.session)));
+             if (room_ < kMost) room_ -= Granted(lease.session);
            },
        .refuse =
            [this](const WaitingLease& lease, Tier lacking) {
@@ -127,6 +128,36 @@ TEST_F(AdmissionTest, WhereOthersGoOnGivingMemoryBackTheWaitForItEnds) {
   EXPECT_TRUE(admission_.EndPatience(3));
   admission_.TryWaiting();
   EXPECT_THAT(Told(), ElementsAre("refuse 2: DEVICE", "admit 3: 10"));
+}
+
+TEST_F(AdmissionTest, WhereTheMachineLacksDeviceOthersGiveWay) {
+  room_ = 60;
+  Hold(1, Device(100), Device(10));
+  room_ = 0;  // It is promised what there is, 60 of a budget of 100.
+  Open(2, Device(100), Device(20));
+  // Each has an equal part of what there is, and not of the budget.
+  EXPECT_THAT(Told(), ElementsAre("target 1: 30", "patience 2"));
+  // What it vacated is promised to the one it gave way for.
+  book_.FinishVacating(book_.VacateDevice(1));
+  room_ = 30;
+  Open(3, Device(60), Device(60), false);
+  EXPECT_THAT(Told(), ElementsAre("refuse 3: DEVICE"));
+  admission_.TryWaiting();
+  EXPECT_THAT(Told(), ElementsAre("admit 2: 30"));
+}
+
+TEST_F(AdmissionTest, WhereTheMachineLacksDeviceAndNobodyAnswersANewcomerHasWhatThereIs) {
+  room_ = 60;
+  Hold(1, Device(100), Device(10));
+  room_ = 15;
+  Open(2, Device(50), Device(10));
+  Open(3, Device(50), Device(10));
+  EXPECT_THAT(Told(), ElementsAre("target 1: 38", "patience 2", "target 1: 25", "patience 3"));
+  room_ = 12;  // Another program took some.
+  EXPECT_TRUE(admission_.EndPatience(2));
+  EXPECT_TRUE(admission_.EndPatience(3));
+  admission_.TryWaiting();
+  EXPECT_THAT(Told(), ElementsAre("refuse 2: DEVICE", "admit 3: 12", "target 1: 60"));
 }
 
 TEST_F(AdmissionTest, LeasesGrowByNoMoreThanTheMachineHas) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/memory_plan.h"
 
+#include <limits>
 #include <vector>
 
 #include "gemini/byte_size.h"
 #include "gemini/plan/spare_slots.h"
-#include "gemini/system/available_memory.h"
+#include "gemini/system/host_memory.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::trainer {
@@ -31,7 +32,6 @@ TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
   ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
                        PlanMemory(RunConfig(), kTensors, {}, 64 * kKiB, kGiB));
   EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + SpareSlots({})) * 64 * kKiB);
-  EXPECT_EQ(plan.bytes[Tier::kDevice], kGiB / 4);
   EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
 }
 
@@ -98,9 +98,24 @@ TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
   EXPECT_EQ(larger.host_activation_bytes, 0);
 }
 
-TEST(MemoryPlan, TheKernelSaysWhatIsAvailable) {
-  ASSERT_OK_AND_ASSIGN(const int64_t available, AvailableMemory());
-  EXPECT_GT(available, 16 * kMiB);
+TEST(MemoryPlan, AutoDeviceIsWhatHostLeaves) {
+  constexpr int64_t kMillion = 1'000'000;
+  constexpr int64_t kAvailable = 1024 * kMillion;
+  RunConfig config;
+  const auto device = [&](int64_t num_parameters) {
+    return DeviceMemory(config, num_parameters, kAvailable);
+  };
+  EXPECT_EQ(device(kMillion), kAvailable / 4);
+  // Parameter, gradient and two moments, of four bytes each.
+  EXPECT_EQ(device(48 * kMillion), DefaultDeviceBytes(kAvailable, 48 * 16 * kMillion));
+  EXPECT_LT(device(48 * kMillion), kAvailable / 4);
+  EXPECT_EQ(device(std::numeric_limits<int64_t>::max()), kAvailable / 16);
+  config.nvme = {{"/a", kGiB}};  // HOST is at most half.
+  EXPECT_EQ(device(std::numeric_limits<int64_t>::max()), kAvailable / 4);
+  config.host_memory = 700 * kMillion;
+  EXPECT_EQ(device(kMillion), DefaultDeviceBytes(kAvailable, 700 * kMillion));
+  config.device_memory = kMiB;
+  EXPECT_EQ(device(kMillion), kMiB);
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ TEST_P(PlanForShardsTest, HostIsTheRanksShareOfTheModel) {
   config.batch = 8;
   config.sequence = 32;
   config.precision = sharing.precision;
+  config.device_memory = int64_t{8} << 30;
   const ModelSpec spec = ParseHfConfig(kMedium, "config")->spec;
   int64_t most = 0, all = 0;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tiers/host_memory.h"
+#include "gemini/system/host_memory.h"
 
 #include <algorithm>
 #include <fstream>
@@ -13,10 +13,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "gemini/byte_size.h"
 #include "gemini/system/status_macros.h"
 
-namespace gemini::server {
+namespace gemini {
 namespace {
 
 std::string ReadAll(const std::string& path) {
@@ -53,10 +52,6 @@ std::optional<HostMemory> OfGroup(const std::string& folder, const char* limit_n
       .available_bytes = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *current - cache))};
 }
 
-int64_t KeptBytes(const HostMemory& memory) {
-  return static_cast<int64_t>(static_cast<double>(memory.total_bytes) * (1 - kMaxUsedFraction));
-}
-
 absl::StatusOr<HostMemory> ReadMachineMemoryIn(absl::string_view proc) {
   HostMemory memory = {.total_bytes = -1, .available_bytes = -1};
   const std::string meminfo = ReadAll(absl::StrCat(proc, "/meminfo"));
@@ -68,7 +63,10 @@ absl::StatusOr<HostMemory> ReadMachineMemoryIn(absl::string_view proc) {
     if (fields[0] == "MemAvailable:") memory.available_bytes = kib * 1024;
   }
   if (memory.available_bytes < 0 || memory.total_bytes < 0) {
-    return absl::InternalError(absl::StrCat(proc, "/meminfo has no MemTotal or no MemAvailable"));
+    return absl::InternalError(
+        absl::StrCat(proc,
+                     "/meminfo has no MemTotal or no MemAvailable: say how much "
+                     "DEVICE and HOST memory is to be used"));
   }
   return memory;
 }
@@ -114,29 +112,12 @@ bool SharesControlGroups(pid_t pid) {
   return !groups.empty() && groups == ReadAll("/proc/self/cgroup");
 }
 
-int64_t RoomIn(const HostMemory& memory, int64_t promised_bytes) {
-  return memory.available_bytes - KeptBytes(memory) - promised_bytes;
+int64_t DefaultDeviceBytes(int64_t available_bytes, int64_t host_bytes) {
+  const int64_t left_bytes = available_bytes - available_bytes / 8;
+  // Segments, and chunks that are not full, take some HOST beside what is asked for.
+  const int64_t taken_bytes = std::min(host_bytes, left_bytes);
+  return std::max(available_bytes / 16,
+                  std::min(available_bytes / 4, left_bytes - taken_bytes - taken_bytes / 32));
 }
 
-absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, int64_t promised_bytes,
-                           absl::string_view what) {
-  if (size_bytes == 0 || size_bytes <= RoomIn(memory, promised_bytes)) return absl::OkStatus();
-  std::string promised;
-  if (promised_bytes > 0) {
-    promised = absl::StrCat(FormatByteSize(promised_bytes),
-                            " of them are jobs' DEVICE (--device-memory) that is not in use yet, ");
-  }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      what, " needs ", FormatByteSize(size_bytes), " of HOST, the machine has ",
-      FormatByteSize(memory.available_bytes), " of ", FormatByteSize(memory.total_bytes),
-      " available now, ", promised, "and ", FormatByteSize(KeptBytes(memory)),
-      " of them stay free: close other programs or jobs, ask for less, or pass --nvme"));
-}
-
-absl::Status CheckHostRoom(int64_t size_bytes, absl::string_view what) {
-  const absl::StatusOr<HostMemory> memory = ReadHostMemory();
-  return memory.ok() ? CheckHostRoom(*memory, size_bytes, /*promised_bytes=*/0, what)
-                     : absl::OkStatus();
-}
-
-}  // namespace gemini::server
+}  // namespace gemini

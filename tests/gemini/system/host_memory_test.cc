@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tiers/host_memory.h"
+#include "gemini/system/host_memory.h"
+
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "tests/status_matchers.h"
 
-namespace gemini::server {
+namespace gemini {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::Pair;
 
 class HostMemoryTest : public ::testing::Test {
@@ -64,29 +65,19 @@ TEST_F(HostMemoryTest, AMachineThatSaysNothingIsAnError) {
   EXPECT_THAT(Memory(), StatusIs(absl::StatusCode::kInternal));
 }
 
-TEST(HostRoomTest, WhoWouldTakeTheMachineAbove95PercentIsRefusedWithTheNumbers) {
-  const HostMemory memory = {.total_bytes = 100 * kGiB, .available_bytes = 30 * kGiB};
-  EXPECT_OK(CheckHostRoom(memory, 25 * kGiB - kMiB, 0, "space s"));
-  EXPECT_THAT(CheckHostRoom(memory, 25 * kGiB + kMiB, 0, "space s"),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("space s needs 25"),
-                             HasSubstr("30 GiB of 100 GiB available now, and 5 GiB of them stay"),
-                             HasSubstr("pass --nvme"))));
-  EXPECT_OK(CheckHostRoom(memory, 15 * kGiB - kMiB, 10 * kGiB, "space s"));
-  EXPECT_THAT(
-      CheckHostRoom(memory, 15 * kGiB + kMiB, 10 * kGiB, "space s"),
-      StatusIs(absl::StatusCode::kResourceExhausted,
-               AllOf(HasSubstr("space s needs 15"), HasSubstr("10 GiB of them are jobs' DEVICE"))));
-  // Above it already: even the smallest is too much.
-  EXPECT_OK(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 6 * kGiB}, kMiB, 0, "s"));
-  EXPECT_THAT(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 4 * kGiB}, kMiB, 0, "s"),
-              StatusIs(absl::StatusCode::kResourceExhausted));
+TEST(SharesControlGroupsTest, ThisProcessDoesAndOneThatIsGoneDoesNot) {
+  EXPECT_TRUE(SharesControlGroups(::getpid()));
+  EXPECT_FALSE(SharesControlGroups(std::numeric_limits<pid_t>::max()));
 }
 
-// Nothing is asked of a full machine: not refused.
-TEST(HostRoomTest, NothingNeedsNoRoom) {
-  EXPECT_OK(CheckHostRoom({.total_bytes = 100 * kGiB, .available_bytes = 0}, 0, kGiB, "s"));
+TEST(DefaultDeviceBytesTest, IsAQuarterOrWhatHostLeavesAndASixteenthInAnyCase) {
+  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 0), 16 * kGiB);
+  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 32 * kGiB), 16 * kGiB);
+  // An eighth, and a part of HOST for its segments and chunks, stay free.
+  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 48 * kGiB), (56 - 48) * kGiB - 48 * kGiB / 32);
+  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 60 * kGiB), 4 * kGiB);
+  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, std::numeric_limits<int64_t>::max()), 4 * kGiB);
 }
 
 }  // namespace
-}  // namespace gemini::server
+}  // namespace gemini

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory this process can still allocate, which the machine and its control groups limit.
+// Thread: any. Reads /proc and /sys, which never wait for a disk.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gemini {
+
+struct HostMemory {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;  // What can be taken without swapping.
+};
+
+// Returns that of the machine or of the control group above us (v2, else v1) that leaves the least.
+// INTERNAL: /proc/meminfo says nothing.
+absl::StatusOr<HostMemory> ReadHostMemory();
+absl::StatusOr<int64_t> AvailableHostMemory();  // Of it.
+// Returns that of the machine, whatever groups allow. Errors: as above.
+absl::StatusOr<HostMemory> ReadMachineMemory();
+// Returns whether the process is in the control groups of this one. False if it is gone.
+bool SharesControlGroups(pid_t pid);
+
+// As ReadHostMemory, with the two trees elsewhere: for tests.
+absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup);
+
+// Returns how much DEVICE a job takes by default where DEVICE is host memory: a quarter of what is
+// available, or what its own HOST leaves of it, if that is less, but a sixteenth in any case. An
+// eighth stays free, for other programs and for the job itself.
+int64_t DefaultDeviceBytes(int64_t available_bytes, int64_t host_bytes);
+
+}  // namespace gemini
