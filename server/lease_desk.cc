@@ -173,7 +173,7 @@ PeerSession& LeaseDesk::EndPatience(uint64_t session_id) {
 }
 
 void LeaseDesk::BeginPatience(uint64_t session_id) {
-  sessions_.Find(session_id)->patience_timer =
+  EndPatience(session_id).patience_timer =
       sessions_.loop().After(options_.epoch_timeout, [this, session_id] {
         sessions_.Find(session_id)->patience_timer.reset();
         if (admission_.EndPatience(session_id)) RetryWaiting();

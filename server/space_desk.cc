@@ -88,14 +88,14 @@ absl::Status SpaceDesk::Handle(PeerSession& session, uint64_t id, const OpenSpac
                                                  other.label, "' (pid ", other.peer.pid,
                                                  "): choose another name or close that job"));
   }
-  const absl::Status room = TakeRoom(lease, plan);
-  if (!room.ok()) {
+  const absl::StatusOr<PromisedDevice> promised = TakeRoom(lease, plan);
+  if (!promised.ok()) {
     names_.erase(holder);
-    return room;
+    return promised.status();
   }
   sessions_.RunSessionJob(
       session, Tier::kHost,
-      [&stores = stores_, plan, promised = promises_.Promised()] {
+      [&stores = stores_, plan, promised = *promised] {
         return MakeSpaceMemory(plan, promised, *stores.host, *stores.nvme);
       },
       [this, id, plan](PeerSession& found, absl::StatusOr<SpaceMemory> memory) {
@@ -110,7 +110,16 @@ absl::Status SpaceDesk::Handle(PeerSession& session, uint64_t id, const OpenSpac
   return absl::OkStatus();
 }
 
-absl::Status SpaceDesk::TakeRoom(Lease& lease, const SpacePlan& plan) {
+bool SpaceDesk::MemoryComesBack() const {
+  return std::ranges::any_of(sessions_.all(), [](const auto& entry) {
+    const PeerSession& session = *entry.second;
+    return session.reclaiming() || std::ranges::any_of(session.spaces, [](const auto& opened) {
+             return opened.second.closing;
+           });
+  });
+}
+
+absl::StatusOr<PromisedDevice> SpaceDesk::TakeRoom(Lease& lease, const SpacePlan& plan) {
   const int64_t max_segment_bytes = MaxSegmentBytes(stores_.host->capacity_bytes());
   if (plan.num_bundles > kMaxServerBundles - num_bundles_) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -125,11 +134,18 @@ absl::Status SpaceDesk::TakeRoom(Lease& lease, const SpacePlan& plan) {
                      ": use larger chunks, close another space, or give the "
                      "server more HOST (a 64th of it is for segments)"));
   }
+  // Now both sides of the sum are of one time. Where memory is on its way back, it is there when
+  // the worker that destroys it comes to this space, and what is promised has hardly changed.
+  PromisedDevice promised = promises_.Promised();
+  if (!MemoryComesBack()) {
+    GEMINI_RETURN_IF_ERROR(CheckRoomFor(plan, promised));
+    promised = {};
+  }
   num_bundles_ += plan.num_bundles;
   segment_bytes_ += plan.segment_bytes();
   lease.used[Tier::kHost] += plan.host_bytes();
   lease.used[Tier::kNvme] += plan.nvme_bytes();
-  return absl::OkStatus();
+  return promised;
 }
 
 void SpaceDesk::GiveRoomBack(Lease& lease, const SpacePlan& plan) {

@@ -140,17 +140,18 @@ absl::Status FrontSession::Open(torch::nn::Module& module,
   const bool embeds = settings_.daemon.empty();
   hooks::TrainingOptions options;
   server::ServerOptions server;
-  GEMINI_ASSIGN_OR_RETURN(const int64_t available_bytes, AvailableHostMemory());
+  // A daemon allocates what it grants, whatever limits this process.
+  GEMINI_ASSIGN_OR_RETURN(const HostMemory memory, embeds ? ReadHostMemory() : ReadMachineMemory());
   const StateFormat format = FormatOf(tensors, optimizer);
   if (settings_.device_bytes.has_value()) {
     options.device_memory = *settings_.device_bytes;
   } else {
-    const int64_t quarter_bytes = available_bytes / 4;
-    GEMINI_ASSIGN_OR_RETURN(
-        const int64_t host_bytes,
-        HostBytesOf(tensors, format, hooks::ChooseChunkBytes(quarter_bytes, module)));
-    options.device_memory =
-        DefaultDeviceBytes(available_bytes, settings_.host_bytes.value_or(host_bytes));
+    const int64_t chunk_bytes = settings_.chunk_bytes > 0
+                                    ? settings_.chunk_bytes
+                                    : hooks::ChooseChunkBytes(memory.available_bytes / 4, module);
+    GEMINI_ASSIGN_OR_RETURN(const int64_t host_bytes, HostBytesOf(tensors, format, chunk_bytes));
+    options.device_memory = DefaultDeviceBytes(
+        memory, settings_.gpu.has_value() ? 0 : settings_.host_bytes.value_or(host_bytes));
   }
   if (settings_.gpu.has_value()) {
     // What is free is asked for before a context takes some: it is a part of the budget.
@@ -171,7 +172,7 @@ absl::Status FrontSession::Open(torch::nn::Module& module,
   GEMINI_ASSIGN_OR_RETURN(const int64_t needed_bytes,
                           HostBytesOf(tensors, format, options.chunk_bytes));
   // HOST is taken space by space: what an embedded server may take costs nothing before.
-  const int64_t left_bytes = available_bytes - (settings_.gpu ? 0 : options.device_memory);
+  const int64_t left_bytes = memory.available_bytes - (settings_.gpu ? 0 : options.device_memory);
   options.host_memory =
       settings_.host_bytes.value_or(embeds ? std::max(left_bytes, needed_bytes) : needed_bytes);
   options.nvme_memory = settings_.nvme_bytes;

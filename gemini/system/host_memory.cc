@@ -63,10 +63,7 @@ absl::StatusOr<HostMemory> ReadMachineMemoryIn(absl::string_view proc) {
     if (fields[0] == "MemAvailable:") memory.available_bytes = kib * 1024;
   }
   if (memory.available_bytes < 0 || memory.total_bytes < 0) {
-    return absl::InternalError(
-        absl::StrCat(proc,
-                     "/meminfo has no MemTotal or no MemAvailable: say how much "
-                     "DEVICE and HOST memory is to be used"));
+    return absl::InternalError(absl::StrCat(proc, "/meminfo has no MemTotal or no MemAvailable"));
   }
   return memory;
 }
@@ -112,8 +109,13 @@ bool SharesControlGroups(pid_t pid) {
   return !groups.empty() && groups == ReadAll("/proc/self/cgroup");
 }
 
-int64_t DefaultDeviceBytes(int64_t available_bytes, int64_t host_bytes) {
-  const int64_t left_bytes = available_bytes - available_bytes / 8;
+int64_t KeptBytes(const HostMemory& memory) {
+  return static_cast<int64_t>(static_cast<double>(memory.total_bytes) * (1 - kMaxUsedFraction));
+}
+
+int64_t DefaultDeviceBytes(const HostMemory& memory, int64_t host_bytes) {
+  const int64_t available_bytes = memory.available_bytes;
+  const int64_t left_bytes = available_bytes - KeptBytes(memory) - available_bytes / 32;
   // Segments, and chunks that are not full, take some HOST beside what is asked for.
   const int64_t taken_bytes = std::min(host_bytes, left_bytes);
   return std::max(available_bytes / 16,

@@ -28,9 +28,15 @@ bool SharesControlGroups(pid_t pid);
 // As ReadHostMemory, with the two trees elsewhere: for tests.
 absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup);
 
+// The largest part of the memory that may be in use after a grant. Above it, a machine drops pages
+// of running programs and is close to its OOM killer, which may kill any process.
+inline constexpr double kMaxUsedFraction = 0.95;
+// Returns the bytes of `memory` that stay free.
+int64_t KeptBytes(const HostMemory& memory);
+
 // Returns how much DEVICE a job takes by default where DEVICE is host memory: a quarter of what is
-// available, or what its own HOST leaves of it, if that is less, but a sixteenth in any case. An
-// eighth stays free, for other programs and for the job itself.
-int64_t DefaultDeviceBytes(int64_t available_bytes, int64_t host_bytes);
+// available, or, if that is less, what `host_bytes` of HOST leave of it beside what stays free and
+// a part for what the job and others take meanwhile. In any case a sixteenth.
+int64_t DefaultDeviceBytes(const HostMemory& memory, int64_t host_bytes);
 
 }  // namespace gemini

@@ -45,7 +45,7 @@ bool Admission::Drop(uint64_t session) {
 bool Admission::EndPatience(uint64_t session) {
   const auto found = FindWaiting(session);
   if (found == waiting_.end()) return false;
-  found->patience_over = true;
+  (found->asked ? found->patience_over : found->waited) = true;
   return true;
 }
 
@@ -57,7 +57,7 @@ Admission::Supply Admission::FindSupply(const WaitingLease& waiting) const {
   const TierBudget device = book_.tier(Tier::kDevice);
   Supply supply;
   if (waiting.want[Tier::kDevice] > 0) {
-    supply.lacking_bytes = device.free_bytes() - DeviceRoom(waiting.session);
+    supply.lacking_bytes = LackingDevice(waiting.session);
   }
   supply.coming_bytes = device.free_bytes() - supply.lacking_bytes + device.reclaiming_bytes;
   for (const auto& [session, terms] : book_.leases()) {
@@ -84,8 +84,9 @@ Admission::Promise Admission::PromiseDevice(const WaitingLease& waiting,
     if (!terms.reclaiming && terms.want[Tier::kDevice] > 0) ++num_jobs;
   }
   Promise promise;
-  promise.fair_bytes = (book_.tier(Tier::kDevice).capacity_bytes - supply.lacking_bytes) /
-                       num_jobs / device_grain_bytes_ * device_grain_bytes_;
+  const int64_t there_bytes = book_.tier(Tier::kDevice).capacity_bytes - supply.lacking_bytes;
+  promise.fair_bytes =
+      std::max<int64_t>(0, there_bytes) / num_jobs / device_grain_bytes_ * device_grain_bytes_;
   std::vector<Newcomer> newcomers;
   size_t own = 0;
   for (const WaitingLease& lease : waiting_) {
@@ -144,8 +145,8 @@ bool Admission::TryLease(WaitingLease& waiting) {
     // ever, so this wait has an end of its own.
     const bool more_comes =
         device.reclaiming_bytes > 0 || book_.tier(Tier::kHost).reclaiming_bytes > 0;
-    if (more_comes && !waiting.patience_over) {
-      BeginPatience(waiting);
+    if (more_comes && !waiting.waited && !waiting.asked) {
+      if (!std::exchange(waiting.has_patience, true)) handlers_.begin_patience(waiting.session);
       return false;
     }
     device_bytes = there_bytes;
@@ -158,6 +159,9 @@ bool Admission::TryLease(WaitingLease& waiting) {
                             std::min(promise.own_bytes, free_bytes - promise.others_floor_bytes));
     if (device_bytes < waiting.floor[Tier::kDevice]) return refuse(Tier::kDevice);
   } else if (!promise.fits) {
+    // What the machine has changes with all that its programs do: who was asked for this session
+    // may yet give enough.
+    if (waiting.asked && supply.lacking_bytes > 0) return false;
     return refuse(Tier::kDevice);
   } else {
     AskToGiveWay(waiting, promise, supply);
@@ -176,8 +180,18 @@ bool Admission::TryLease(WaitingLease& waiting) {
 }
 
 void Admission::AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply) {
-  const int64_t needed_bytes = promise.own_bytes + promise.others_bytes - supply.coming_bytes;
+  int64_t needed_bytes = promise.own_bytes + promise.others_bytes - supply.coming_bytes;
   if (needed_bytes > 0) {
+    if (supply.lacking_bytes > 0) {
+      // A machine that gets so much back may say that it has a little less: asking twice takes
+      // twice as long.
+      int64_t most_bytes = 0;
+      for (const BudgetShare& share : supply.shares) {
+        most_bytes += share.granted_bytes - share.floor_bytes;
+      }
+      const int64_t margin_bytes = needed_bytes / 64 / device_grain_bytes_ * device_grain_bytes_;
+      needed_bytes = std::max(needed_bytes, std::min(needed_bytes + margin_bytes, most_bytes));
+    }
     // For a floor as few are disturbed as can be; for a wish, those first who have more than their
     // part. Where the slack is in a lease that is still being made, nobody is asked before that.
     const bool is_wish = promise.own_bytes > waiting.floor[Tier::kDevice];
@@ -186,12 +200,7 @@ void Admission::AskToGiveWay(WaitingLease& waiting, const Promise& promise, cons
                 : GiveWay(supply.shares, needed_bytes);
     for (const NewShare& share : smaller) SetTarget(share.session, share.granted_bytes);
   }
-  waiting.asked = true;
-  BeginPatience(waiting);
-}
-
-void Admission::BeginPatience(WaitingLease& waiting) {
-  if (!std::exchange(waiting.has_patience, true)) handlers_.begin_patience(waiting.session);
+  if (!std::exchange(waiting.asked, true)) handlers_.begin_patience(waiting.session);
 }
 
 void Admission::SetTarget(uint64_t session, int64_t device_bytes) {
@@ -199,11 +208,12 @@ void Admission::SetTarget(uint64_t session, int64_t device_bytes) {
   handlers_.post_target(session);
 }
 
-int64_t Admission::DeviceRoom(std::optional<uint64_t> newcomer) const {
+int64_t Admission::LackingDevice(std::optional<uint64_t> newcomer) const {
+  if (handlers_.device_room == nullptr) return 0;
   const int64_t free_bytes = book_.tier(Tier::kDevice).free_bytes();
-  if (handlers_.device_room == nullptr || free_bytes == 0) return free_bytes;
-  const int64_t room_bytes = std::max<int64_t>(0, handlers_.device_room(newcomer));
-  return std::min(free_bytes, room_bytes / device_grain_bytes_ * device_grain_bytes_);
+  const int64_t room_bytes = handlers_.device_room(newcomer);
+  if (room_bytes >= free_bytes) return 0;
+  return RoundUp(free_bytes - room_bytes, device_grain_bytes_);
 }
 
 void Admission::GrowBack() {
@@ -220,8 +230,9 @@ void Admission::GrowBack() {
     grows = grows || granted_bytes < terms.want[Tier::kDevice];
   }
   if (!grows) return;
+  const int64_t there_bytes = book_.tier(Tier::kDevice).free_bytes() - LackingDevice(std::nullopt);
   // Its own before it is told.
-  for (const NewShare& share : ShareOut(shares, DeviceRoom(std::nullopt))) {
+  for (const NewShare& share : ShareOut(shares, there_bytes)) {
     SetTarget(share.session, share.granted_bytes);
   }
 }

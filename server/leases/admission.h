@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which sessions get a lease, which wait for one, and which leases must shrink on DEVICE
-// for a new one. It reads and changes the lease book alone, and calls handlers with its decisions.
+// for a new one. It changes the lease book alone, and calls handlers with its decisions.
 // Owner:  the server thread.
 // Units:  bytes. Those of DEVICE are multiples of the grain.
 // End:    every wait ends, whatever clients do. A session that waits is answered once, at the
@@ -29,9 +29,10 @@ struct WaitingLease {
   TierMap<int64_t> want = {};   // At least the floor.
   TierMap<int64_t> floor = {};  // At least 0.
   bool takes_epochs = false;
+  bool has_patience = false;   // It waits until the machine has memory that is being reclaimed.
+  bool waited = false;         // It did so for long enough.
   bool asked = false;          // Leases were asked to shrink for it. Its promise is reserved.
-  bool has_patience = false;   // `begin_patience` was called for it.
-  bool patience_over = false;  // It gets what is free, or is refused.
+  bool patience_over = false;  // They had their time: it gets what is free, or is refused.
 };
 
 class Admission {
@@ -42,8 +43,8 @@ class Admission {
     std::function<void(const WaitingLease&)> admit;
     // The session no longer waits: its floor in `lacking` is not free, or was not vacated in time.
     std::function<void(const WaitingLease&, Tier lacking)> refuse;
-    // Leases were asked to shrink for this session, or it waits until the machine has memory that
-    // is being reclaimed: call EndPatience after the time that it waits. Is called once.
+    // This session waits until the machine has memory that is being reclaimed, or, from now on, for
+    // leases that were asked to shrink: call EndPatience after the time that it waits.
     std::function<void(uint64_t session)> begin_patience = nullptr;
     // The book has a new target for this session's lease: post it.
     std::function<void(uint64_t session)> post_target = nullptr;
@@ -69,7 +70,8 @@ class Admission {
   void TryWaiting();
   // Removes the session from those that wait. Returns whether it was one.
   bool Drop(uint64_t session);
-  // Ends the time that leases had to shrink for the session. Returns whether it waits.
+  // Ends the time that the session waits for what begin_patience was called for. Returns whether it
+  // waits.
   bool EndPatience(uint64_t session);
   // Removes and returns all sessions that wait.
   std::deque<WaitingLease> TakeWaiting() { return std::exchange(waiting_, {}); }
@@ -77,8 +79,10 @@ class Admission {
  private:
   // Where DEVICE for a new lease can come from.
   struct Supply {
-    int64_t lacking_bytes = 0;        // Free in the book, but not in the machine.
-    int64_t coming_bytes = 0;         // Free, being reclaimed, or asked for and not yet vacated.
+    int64_t lacking_bytes = 0;  // So many fewer does the machine have than are free in the book.
+    // Free in both, being reclaimed, or asked for and not yet vacated. Below 0: more is promised
+    // than the machine has.
+    int64_t coming_bytes = 0;
     int64_t slack_bytes = 0;          // Above the floors of the leases that answer epochs.
     std::vector<BudgetShare> shares;  // Of these leases, without those that are still being made.
   };
@@ -101,11 +105,10 @@ class Admission {
   Promise PromiseDevice(const WaitingLease& waiting, const Supply& supply) const;
   // Lowers targets of leases until the bytes that are coming cover what is promised.
   void AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply);
-  void BeginPatience(WaitingLease& waiting);
   void SetTarget(uint64_t session, int64_t device_bytes);
   void GrowBack();
-  // The whole grains that the machine has, and are free in the book.
-  int64_t DeviceRoom(std::optional<uint64_t> newcomer) const;
+  // How many fewer bytes, in whole grains, the machine has than are free in the book.
+  int64_t LackingDevice(std::optional<uint64_t> newcomer) const;
 
   LeaseBook& book_;
   const int64_t device_grain_bytes_;

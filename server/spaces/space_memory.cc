@@ -14,14 +14,18 @@
 
 namespace gemini::server {
 
+absl::Status CheckRoomFor(const SpacePlan& plan, const PromisedDevice& promised) {
+  return CheckHostRoom(ReadHostMemories(), plan.host_bytes() + plan.segment_bytes(), promised,
+                       /*charged_here=*/true, absl::StrCat("space ", plan.name),
+                       "ask for less, or pass --nvme");
+}
+
 absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, const PromisedDevice& promised,
                                             TierStore& host_store, TierStore& nvme_store) {
   SpaceMemory memory;
   const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles, plan.num_tensors).size_bytes;
   // Beyond what the machine has, allocating ends in no error, but in the OOM killer.
-  GEMINI_RETURN_IF_ERROR(CheckHostRoom(
-      ReadHostMemories(), plan.host_bytes() + plan.segment_bytes(), promised,
-      /*charged_here=*/true, absl::StrCat("space ", plan.name), "ask for less, or pass --nvme"));
+  GEMINI_RETURN_IF_ERROR(CheckRoomFor(plan, promised));
   GEMINI_ASSIGN_OR_RETURN(
       memory.client_segment,
       MakeSealedMemfd("gemini-client-segment", client_bytes, MemfdPages::kAllocated));

@@ -29,8 +29,11 @@ struct SpaceMemory {
   std::vector<uint64_t> nvme_contents;
 };
 
-// Errors: of the stores and of sealed_memfd.h; RESOURCE_EXHAUSTED, with the numbers: the machine
-// lacks the memory, beside what it has `promised`. Nothing is held then.
+// Checks that the machine has the memory for the space, beside what it has `promised`.
+// RESOURCE_EXHAUSTED: it has not; the message has the numbers.
+absl::Status CheckRoomFor(const SpacePlan& plan, const PromisedDevice& promised);
+
+// Errors: of CheckRoomFor, the stores and sealed_memfd.h. Nothing is held then.
 absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, const PromisedDevice& promised,
                                             TierStore& host_store, TierStore& nvme_store);
 void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);

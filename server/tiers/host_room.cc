@@ -14,10 +14,6 @@
 namespace gemini::server {
 namespace {
 
-int64_t KeptBytes(const HostMemory& memory) {
-  return static_cast<int64_t>(static_cast<double>(memory.total_bytes) * (1 - kMaxUsedFraction));
-}
-
 // Calls `look` with each memory that limits a grant, and with what is promised of it.
 void ForEachMemory(const HostMemories& memories, const PromisedDevice& promised, bool charged_here,
                    absl::FunctionRef<void(const HostMemory& memory, int64_t promised_bytes)> look) {

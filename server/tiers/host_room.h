@@ -26,11 +26,7 @@ struct PromisedDevice {
   int64_t charged_here_bytes = 0;  // Of jobs in the control groups of this process.
 };
 
-// The largest part of the memory that may be in use after a grant. Above it, a machine drops pages
-// of running programs and is close to its OOM killer, which may kill any process.
-inline constexpr double kMaxUsedFraction = 0.95;
-
-// Returns how many bytes more leave that much of `memory` free, beside `promised_bytes` of it.
+// Returns how many bytes more leave KeptBytes of `memory` free, beside `promised_bytes` of it.
 // Below 0: too many are promised already.
 int64_t RoomIn(const HostMemory& memory, int64_t promised_bytes);
 // Checks that `size_bytes` more for `what` are no more than RoomIn. RESOURCE_EXHAUSTED: they are;

@@ -6,7 +6,6 @@
 
 #include "gemini/byte_size.h"
 #include "gemini/plan/spare_slots.h"
-#include "gemini/system/host_memory.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::trainer {
@@ -25,16 +24,18 @@ int64_t ChunksInHost(const RunConfig& config) {
 
 }  // namespace
 
-int64_t DeviceMemory(const RunConfig& config, int64_t num_parameters, int64_t available_bytes) {
+int64_t DeviceMemory(const RunConfig& config, int64_t num_trained, int64_t num_frozen,
+                     const HostMemory& memory) {
   if (config.device_memory != kAutoBytes) return config.device_memory;
   int64_t host_bytes = config.host_memory;
   if (host_bytes == kAutoBytes) {
-    // No more than this of them has room.
-    host_bytes = std::min(num_parameters, available_bytes) * ElementBytes(config.element()) *
-                 ChunksInHost(config);
-    if (!config.nvme.empty()) host_bytes = std::min(host_bytes, available_bytes / 2);
+    // No more than `available_bytes` of them have room, and the product stays a number.
+    num_trained = std::min(num_trained, memory.available_bytes);
+    num_frozen = std::min(num_frozen, memory.available_bytes);
+    host_bytes = (num_trained * ChunksInHost(config) + num_frozen) * ElementBytes(config.element());
+    if (!config.nvme.empty()) host_bytes = std::min(host_bytes, memory.available_bytes / 2);
   }
-  return DefaultDeviceBytes(available_bytes, host_bytes);
+  return DefaultDeviceBytes(memory, host_bytes);
 }
 
 BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gemini/layout.h"
+#include "gemini/system/host_memory.h"
 #include "gemini/tier.h"
 #include "trainer/config/run_config.h"
 
@@ -31,9 +32,10 @@ struct MemoryPlan {
   int64_t host_activation_bytes = 0;
 };
 
-// Returns DEVICE. When "auto": DefaultDeviceBytes, beside the HOST that `num_parameters` elements
-// take, as PlanMemory gives it, but without what chunks add.
-int64_t DeviceMemory(const RunConfig& config, int64_t num_parameters, int64_t available_bytes);
+// Returns DEVICE. When "auto": DefaultDeviceBytes, beside the HOST that PlanMemory gives for so
+// many elements of trained and of other parameters, without what chunks and activations add.
+int64_t DeviceMemory(const RunConfig& config, int64_t num_trained, int64_t num_frozen,
+                     const HostMemory& memory);
 
 // The whole plan for a model of these tensors, in chunks of `chunk_bytes`; DEVICE is a number in
 // `config`. HOST when "auto": parameters, gradients and optimizer states in whole chunks, less the

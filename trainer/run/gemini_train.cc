@@ -210,7 +210,7 @@ class TrainingRun {
   std::optional<HfCheckpoint> source_;
   std::optional<TokenData> data_, eval_data_;
   RunConfig sized_;  // With this machine's numbers in place of "auto".
-  int64_t available_bytes_ = 0;
+  HostMemory host_;  // This rank's part of what the machine has.
   TrainingDevice device_;
   torch::Device torch_device_ = torch::kCPU;
   std::unique_ptr<CausalLm> model_;
@@ -287,8 +287,10 @@ absl::Status TrainingRun::OpenInputs() {
   GEMINI_ASSIGN_OR_RETURN(device_, OpenTrainingDevice(sized_));
   torch_device_ = device_.torch();
   // All ranks have come here before any of them takes memory.
-  GEMINI_ASSIGN_OR_RETURN(available_bytes_, AvailableHostMemory());
-  available_bytes_ /= job_.where.num_local_ranks;
+  // A daemon allocates what it grants, whatever limits this process.
+  GEMINI_ASSIGN_OR_RETURN(host_, config_.daemon.empty() ? ReadHostMemory() : ReadMachineMemory());
+  host_.total_bytes /= job_.where.num_local_ranks;
+  host_.available_bytes /= job_.where.num_local_ranks;
   return absl::OkStatus();
 }
 
@@ -314,7 +316,7 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
 absl::Status TrainingRun::MakeModel() {
   const torch::ScalarType type = client::hooks::ScalarTypeOf(config_.element());
   if (ranks_.is_alone()) {
-    sized_.device_memory = DeviceMemory(sized_, NumParameters(spec()), available_bytes_);
+    sized_.device_memory = DeviceMemory(sized_, NumParameters(spec()), /*num_frozen=*/0, host_);
     GEMINI_ASSIGN_OR_RETURN(
         model_, MakeCausalLm(spec(),
                              torch::TensorOptions().dtype(type).device(
@@ -340,9 +342,11 @@ absl::Status TrainingRun::MakeModel() {
     shards->set_gather_ahead(config_.gather_ahead > 0);
     shards_ = shards.get();
     model_ = std::move(shards);
-    int64_t num_own = 0;  // Elements of the pieces of this rank.
-    for (const torch::Tensor& piece : model_->parameters()) num_own += piece.numel();
-    sized_.device_memory = DeviceMemory(sized_, num_own, available_bytes_);
+    int64_t num_trained = 0, num_frozen = 0;  // What is whole beside the pieces is not trained.
+    for (const torch::Tensor& piece : model_->parameters()) {
+      (piece.requires_grad() ? num_trained : num_frozen) += piece.numel();
+    }
+    sized_.device_memory = DeviceMemory(sized_, num_trained, num_frozen, host_);
     if (std::ranges::all_of(shards_->units(),
                             [](const auto& unit) { return unit->parameters().empty(); })) {
       return absl::InvalidArgumentError(
@@ -386,10 +390,10 @@ absl::Status TrainingRun::OpenMemory() {
         memory_.store, ReferenceParameterStore::Create(*model_, MakeOptimizer(config_), no_decay));
   } else if (shards_ != nullptr) {
     GEMINI_RETURN_IF_ERROR(
-        OpenShards(sized_, *shards_, *job_.communicator, layout_, available_bytes_, memory_));
+        OpenShards(sized_, *shards_, *job_.communicator, layout_, host_.available_bytes, memory_));
   } else {
     GEMINI_RETURN_IF_ERROR(OpenManaged(sized_, std::move(device_), spec(), *model_,
-                                       ParameterShapesOf(*model_), available_bytes_, memory_));
+                                       ParameterShapesOf(*model_), host_.available_bytes, memory_));
   }
   memory_.store =
       std::make_unique<JoinedParameterStore>(std::move(memory_.store), ParameterShapesOf(*model_));

@@ -71,12 +71,16 @@ TEST(SharesControlGroupsTest, ThisProcessDoesAndOneThatIsGoneDoesNot) {
 }
 
 TEST(DefaultDeviceBytesTest, IsAQuarterOrWhatHostLeavesAndASixteenthInAnyCase) {
-  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 0), 16 * kGiB);
-  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 32 * kGiB), 16 * kGiB);
-  // An eighth, and a part of HOST for its segments and chunks, stay free.
-  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 48 * kGiB), (56 - 48) * kGiB - 48 * kGiB / 32);
-  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, 60 * kGiB), 4 * kGiB);
-  EXPECT_EQ(DefaultDeviceBytes(64 * kGiB, std::numeric_limits<int64_t>::max()), 4 * kGiB);
+  const auto device = [](int64_t host_bytes) {
+    return DefaultDeviceBytes({.total_bytes = 80 * kGiB, .available_bytes = 64 * kGiB}, host_bytes);
+  };
+  EXPECT_EQ(device(0), 16 * kGiB);
+  EXPECT_EQ(device(32 * kGiB), 16 * kGiB);
+  // A twentieth of the machine, a part of what is available, and a part of HOST for its segments
+  // and chunks stay free.
+  EXPECT_NEAR(static_cast<double>(device(48 * kGiB)), (64. - 4 - 2 - 48 - 1.5) * kGiB, 1);
+  EXPECT_EQ(device(60 * kGiB), 4 * kGiB);
+  EXPECT_EQ(device(std::numeric_limits<int64_t>::max()), 4 * kGiB);
 }
 
 }  // namespace

@@ -101,19 +101,23 @@ TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
 TEST(MemoryPlan, AutoDeviceIsWhatHostLeaves) {
   constexpr int64_t kMillion = 1'000'000;
   constexpr int64_t kAvailable = 1024 * kMillion;
+  constexpr HostMemory kMemory = {.total_bytes = kAvailable, .available_bytes = kAvailable};
   RunConfig config;
-  const auto device = [&](int64_t num_parameters) {
-    return DeviceMemory(config, num_parameters, kAvailable);
+  const auto device = [&](int64_t num_trained, int64_t num_frozen = 0) {
+    return DeviceMemory(config, num_trained, num_frozen, kMemory);
   };
   EXPECT_EQ(device(kMillion), kAvailable / 4);
+  EXPECT_EQ(device(kMillion, 100 * kMillion), kAvailable / 4);
+  EXPECT_EQ(device(kMillion, 190 * kMillion),
+            DefaultDeviceBytes(kMemory, (16 + 190 * 4) * kMillion));
   // Parameter, gradient and two moments, of four bytes each.
-  EXPECT_EQ(device(48 * kMillion), DefaultDeviceBytes(kAvailable, 48 * 16 * kMillion));
+  EXPECT_EQ(device(48 * kMillion), DefaultDeviceBytes(kMemory, 48 * 16 * kMillion));
   EXPECT_LT(device(48 * kMillion), kAvailable / 4);
   EXPECT_EQ(device(std::numeric_limits<int64_t>::max()), kAvailable / 16);
   config.nvme = {{"/a", kGiB}};  // HOST is at most half.
   EXPECT_EQ(device(std::numeric_limits<int64_t>::max()), kAvailable / 4);
   config.host_memory = 700 * kMillion;
-  EXPECT_EQ(device(kMillion), DefaultDeviceBytes(kAvailable, 700 * kMillion));
+  EXPECT_EQ(device(kMillion), DefaultDeviceBytes(kMemory, 700 * kMillion));
   config.device_memory = kMiB;
   EXPECT_EQ(device(kMillion), kMiB);
 }
