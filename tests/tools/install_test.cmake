@@ -22,7 +22,7 @@ run("configure the examples" ${CMAKE_COMMAND} -S ${SOURCE_DIR}/docs/examples -B 
 run("build the examples" ${CMAKE_COMMAND} --build ${examples})
 run("run the examples" ${CMAKE_CTEST_COMMAND} --test-dir ${examples} --output-on-failure
     --no-tests=error)
-if(EXISTS "${BUILD_DIR}/bin/gemini_mpi.so")
+if(EXISTS "${BUILD_DIR}/bin/gemini_mpi.so" AND EXISTS "${BUILD_DIR}/bin/gemini-train")
   run("start ranks of the installed program" mpirun --allow-run-as-root --oversubscribe -n 2
       ${prefix}/bin/gemini-train --version)
 endif()

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 MEMSTAT = str(pathlib.Path(sys.argv[1]).resolve())
-TRACE = str(pathlib.Path(sys.argv[2]).resolve()) if len(sys.argv) > 2 else ""
+TRACE = str(pathlib.Path(sys.argv[2]).resolve()) if any(sys.argv[2:]) else ""
 KEPT_TRACE = pathlib.Path(__file__).parent / "gpt2_step.trace"
 MOST_SECONDS = 1.0
 ATTEMPTS = 3
