@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long collectives take, by their bytes and by what lies between their ranks.
+// Model:  a message of n bytes takes a latency and n over the link's rate. Ranks in a ring send to
+//         the next at the same time, so the slowest link decides. The ranks of a node that take
+//         part share the node's way out evenly with those that do not, which run the same
+//         collective in groups of their own: that is how meshes lay groups out.
+// Units:  bytes of all ranks of a group together where it gathers or adds up (`bytes` is the whole,
+//         not a rank's part), seconds.
+// Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+//         MPICH" (2005), for rings and trees; NCCL's double trees send what rings do, in steps that
+//         grow with the logarithm (Sanders, Speck and Träff, "Two-tree algorithms", 2009).
+// Pure.
+#pragma once
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace gemini::policies {
+
+struct RankLink {
+  double latency_seconds = 0;
+  double bytes_per_second = 0;  // In one direction, both at a time.
+};
+
+// Links of a rank. Ranks of a node have neighbouring numbers.
+struct RankNetwork {
+  int64_t ranks_per_node = 1;
+  RankLink within;   // To another rank of its node.
+  RankLink between;  // To a rank of another node: its part of the node's way out.
+};
+
+// How the ranks of a group lie on nodes. Where nodes have different numbers of them, those of the
+// node that has fewest, for its way out is the narrowest.
+struct GroupPlaces {
+  int64_t num_ranks = 1;
+  int64_t ranks_on_node = 1;
+
+  bool spans_nodes() const { return num_ranks > ranks_on_node; }
+};
+// `ranks`: ascending, each once, at least one.
+GroupPlaces PlacesOf(absl::Span<const int64_t> ranks, int64_t ranks_per_node);
+
+// Each rank gets the parts of all others, or the sum of its part: `bytes` are those of all parts.
+double AllGatherSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
+double ReduceScatterSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
+// Each rank gets the sum of all. By a ring, or by two trees where that is faster.
+double AllReduceSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
+// Each rank has `bytes`, and sends each other rank its part of them.
+double AllToAllSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
+// Each rank sends `bytes` to the next in the group, and the last one to the first.
+double ShiftSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
+// A message from one rank to another.
+double SendSeconds(double bytes, bool to_another_node, const RankNetwork& network);
+
+}  // namespace gemini::policies

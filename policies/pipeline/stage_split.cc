@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/pipeline/stage_split.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace gemini::policies {
+namespace {
+
+constexpr int64_t kMostNs = int64_t{24} * 3600 * 1'000'000'000;
+
+absl::Status CheckStages(int64_t num_stages, int64_t num_blocks) {
+  if (num_stages >= 1 && num_stages <= num_blocks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(num_stages, " stages of a pipeline need as many blocks, the model has ",
+                   num_blocks, ": use fewer ranks or chunks"));
+}
+
+absl::Status CheckTimes(const StageTimes& times) {
+  std::vector<int64_t> all = times.block_ns;
+  all.insert(all.end(), {times.first_ns, times.last_ns});
+  int64_t left_ns = kMostNs;
+  for (const int64_t ns : all) {
+    if (ns < 0 || ns > left_ns) {
+      return absl::InvalidArgumentError(absl::StrCat("a part of a model that takes ", ns, " ns"));
+    }
+    left_ns -= ns;
+  }
+  return absl::OkStatus();
+}
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Deals blocks so that the cost is least: that of a stage and of those behind it is `cost` of its
+// time and of theirs (0 for none). Goes by the best ways to deal the last blocks to the last
+// stages.
+std::vector<int64_t> DealByCost(const StageTimes& times, int64_t num_stages,
+                                absl::FunctionRef<double(double ns, double later_cost)> cost) {
+  const int64_t num_blocks = static_cast<int64_t>(times.block_ns.size());
+  std::vector<int64_t> before_ns = {0};  // Of the blocks before each one.
+  for (const int64_t ns : times.block_ns) before_ns.push_back(before_ns.back() + ns);
+  struct Way {
+    double cost = kNever;
+    int64_t count = 0;  // Of the first of these stages.
+  };
+  std::vector<Way> later(num_blocks + 1);  // For the stages behind: by their first block.
+  later[num_blocks] = {.cost = 0};
+  std::vector<std::vector<Way>> ways;
+  for (int64_t stage = num_stages - 1; stage >= 0; --stage) {
+    std::vector<Way> here(num_blocks + 1);
+    for (int64_t block = stage; block < num_blocks; ++block) {
+      for (int64_t count = 1; count <= num_blocks - block; ++count) {
+        int64_t ns = before_ns[block + count] - before_ns[block];
+        if (stage == 0) ns += times.first_ns;
+        if (stage == num_stages - 1) ns += times.last_ns;
+        const double total = cost(static_cast<double>(ns), later[block + count].cost);
+        if (total <= here[block].cost) here[block] = {.cost = total, .count = count};
+      }
+    }
+    later = here;
+    ways.push_back(std::move(here));
+  }
+  std::vector<int64_t> split;
+  for (int64_t block = 0; !ways.empty(); ways.pop_back()) {
+    split.push_back(ways.back()[block].count);
+    block += split.back();
+  }
+  return split;
+}
+
+int64_t SlowestNs(const StageTimes& times, const std::vector<int64_t>& split) {
+  int64_t slowest_ns = 0;
+  size_t block = 0;
+  for (size_t stage = 0; stage < split.size(); ++stage) {
+    int64_t ns = stage == 0 ? times.first_ns : 0;
+    for (int64_t i = 0; i < split[stage]; ++i) ns += times.block_ns[block++];
+    if (stage + 1 == split.size()) ns += times.last_ns;
+    slowest_ns = std::max(slowest_ns, ns);
+  }
+  return slowest_ns;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> DealBlocks(const StageTimes& times, int64_t num_stages) {
+  const int64_t num_blocks = static_cast<int64_t>(times.block_ns.size());
+  if (absl::Status status = CheckStages(num_stages, num_blocks); !status.ok()) return status;
+  if (absl::Status status = CheckTimes(times); !status.ok()) return status;
+  // A double holds each time, and squares are added in one order: all ranks find the same.
+  const int64_t slowest_ns = SlowestNs(
+      times, DealByCost(times, num_stages,
+                        [](double ns, double later_cost) { return std::max(ns, later_cost); }));
+  return DealByCost(times, num_stages, [&](double ns, double later_cost) {
+    return ns > static_cast<double>(slowest_ns) ? kNever : ns * ns + later_cost;
+  });
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseStageSplit(absl::string_view text, int64_t num_blocks,
+                                                     int64_t num_stages) {
+  if (absl::Status status = CheckStages(num_stages, num_blocks); !status.ok()) return status;
+  const auto refuse = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text.substr(0, 100), "' ", why, "; wanted: ", num_stages,
+                     " numbers of blocks, each 1 or more, ", num_blocks, " in all"));
+  };
+  std::vector<int64_t> split;
+  int64_t left = num_blocks;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int64_t count = 0;
+    if (!absl::SimpleAtoi(part, &count) || count < 1) {
+      return refuse(absl::StrCat("has '", part.substr(0, 20), "'"));
+    }
+    if (count > left) return refuse("has more blocks than the model");
+    left -= count;
+    split.push_back(count);
+  }
+  if (left > 0) return refuse(absl::StrCat("has ", num_blocks - left, " blocks"));
+  if (static_cast<int64_t>(split.size()) != num_stages) {
+    return refuse(absl::StrCat("is for ", split.size(), " stages"));
+  }
+  return split;
+}
+
+}  // namespace gemini::policies
