@@ -16,7 +16,7 @@ inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
 // the spaces that a trace may name.
 inline constexpr int64_t kMaxSpacesPerSession = 64;
 // The upper limit of a server's --epoch-timeout: how long a lease may wait for others to give up
-// memory before its own is made.
+// memory before its own is made, and, before that, for memory that the kernel is given back.
 inline constexpr absl::Duration kMaxEpochTimeout = absl::Minutes(1);
 // The unit of grant, registration and return of HOST memory. Why 256 MiB: docs/architecture.md.
 inline constexpr int64_t kHostSlabBytes = int64_t{256} << 20;

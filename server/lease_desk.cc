@@ -159,9 +159,10 @@ std::string LeaseDesk::NobodyAnswered() const {
                                   FormatByteSize(terms.granted[Tier::kDevice]),
                                   IsStopped(session) ? ", stopped)" : ")"));
   }
+  if (silent.empty()) return "";
   return absl::StrCat("; asked to give way and did not answer within ",
                       absl::FormatDuration(options_.epoch_timeout), ": ",
-                      silent.empty() ? "nobody" : absl::StrJoin(silent, ", "));
+                      absl::StrJoin(silent, ", "));
 }
 
 PeerSession& LeaseDesk::EndPatience(uint64_t session_id) {

@@ -134,8 +134,8 @@ absl::StatusOr<PromisedDevice> SpaceDesk::TakeRoom(Lease& lease, const SpacePlan
                      ": use larger chunks, close another space, or give the "
                      "server more HOST (a 64th of it is for segments)"));
   }
-  // Now both sides of the sum are of one time. Where memory is on its way back, it is there when
-  // the worker that destroys it comes to this space, and what is promised has hardly changed.
+  // Now both sides of the sum are of one time. Where memory is on its way back, most of it is there
+  // when the worker that destroys it comes to this space, and what is promised has hardly changed.
   PromisedDevice promised = promises_.Promised();
   if (!MemoryComesBack()) {
     GEMINI_RETURN_IF_ERROR(CheckRoomFor(plan, promised));

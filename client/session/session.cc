@@ -109,9 +109,9 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
             return wire::CreateOpenLease(builder, &want, &floor, options.takes_epochs).Union();
           },
           wire::Body::LeaseReply,
-          // Others may have to give way first.
-          kMaxEpochTimeout + ReserveTimeout({options.want_bytes[Tier::kDevice],
-                                             options.want_bytes[Tier::kHost]})));
+          // The machine may be given memory back first, and then others may have to give way.
+          2 * kMaxEpochTimeout + ReserveTimeout({options.want_bytes[Tier::kDevice],
+                                                 options.want_bytes[Tier::kHost]})));
   const wire::LeaseReply* granted = reply.As<wire::LeaseReply>();
   if (granted->granted() == nullptr) return Malformed("no grant");
   Lease lease;

@@ -115,7 +115,8 @@ int64_t KeptBytes(const HostMemory& memory) {
 
 int64_t DefaultDeviceBytes(const HostMemory& memory, int64_t host_bytes) {
   const int64_t available_bytes = memory.available_bytes;
-  const int64_t left_bytes = available_bytes - KeptBytes(memory) - available_bytes / 32;
+  const int64_t left_bytes =
+      std::max<int64_t>(0, available_bytes - KeptBytes(memory) - available_bytes / 32);
   // Segments, and chunks that are not full, take some HOST beside what is asked for.
   const int64_t taken_bytes = std::min(host_bytes, left_bytes);
   return std::max(available_bytes / 16,

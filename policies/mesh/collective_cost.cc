@@ -3,37 +3,30 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace gemini::policies {
 namespace {
 
-// The link that a ring through the group waits for. Each node passes everything on once, by all of
-// its ranks' parts of the way out.
-RankLink SlowestOfRing(const GroupPlaces& group, const RankNetwork& network) {
-  if (!group.spans_nodes()) return network.within;
-  RankLink slowest = {network.between.latency_seconds,
-                      network.between.bytes_per_second * static_cast<double>(group.ranks_on_node)};
-  if (group.ranks_on_node > 1) {
-    slowest.latency_seconds = std::max(slowest.latency_seconds, network.within.latency_seconds);
-    slowest.bytes_per_second = std::min(slowest.bytes_per_second, network.within.bytes_per_second);
-  }
-  return slowest;
-}
+double Count(int64_t number) { return static_cast<double>(number); }
 
-// `steps` messages in turn, in which each rank sends `bytes` in all.
-double RingSeconds(double steps, double bytes, const GroupPlaces& group,
-                   const RankNetwork& network) {
-  if (group.num_ranks == 1) return 0;
-  const RankLink link = SlowestOfRing(group, network);
-  return steps * link.latency_seconds + bytes / link.bytes_per_second;
+// The rate of the slowest link in a ring through the group.
+double RingRate(const GroupPlaces& group, const RankNetwork& network) {
+  double rate = group.num_ranks > group.num_nodes ? network.within.bytes_per_second
+                                                  : std::numeric_limits<double>::infinity();
+  if (group.num_nodes > 1) {
+    rate = std::min(rate, network.between.bytes_per_second * Count(group.ranks_on_node));
+  }
+  return rate;
 }
 
 }  // namespace
 
 GroupPlaces PlacesOf(absl::Span<const int64_t> ranks, int64_t ranks_per_node) {
   GroupPlaces places = {.num_ranks = static_cast<int64_t>(ranks.size()),
+                        .num_nodes = 0,
                         .ranks_on_node = static_cast<int64_t>(ranks.size())};
-  for (size_t begin = 0; begin < ranks.size();) {
+  for (size_t begin = 0; begin < ranks.size(); ++places.num_nodes) {
     size_t end = begin;
     while (end < ranks.size() && ranks[end] / ranks_per_node == ranks[begin] / ranks_per_node) {
       ++end;
@@ -45,8 +38,13 @@ GroupPlaces PlacesOf(absl::Span<const int64_t> ranks, int64_t ranks_per_node) {
 }
 
 double AllGatherSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
-  const double steps = static_cast<double>(group.num_ranks - 1);
-  return RingSeconds(steps, bytes * steps / static_cast<double>(group.num_ranks), group, network);
+  if (group.num_ranks == 1) return 0;
+  // Of the steps from the first rank to the last, those from one node to the next.
+  const double crossings = Count(group.num_nodes - 1);
+  const double steps = Count(group.num_ranks - 1);
+  return (steps - crossings) * network.within.latency_seconds +
+         crossings * network.between.latency_seconds +
+         bytes * steps / Count(group.num_ranks) / RingRate(group, network);
 }
 
 double ReduceScatterSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
@@ -54,25 +52,24 @@ double ReduceScatterSeconds(double bytes, const GroupPlaces& group, const RankNe
 }
 
 double AllReduceSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
+  if (group.num_ranks == 1) return 0;
   const double ring = 2 * AllGatherSeconds(bytes, group, network);
   // Up and down, through the ranks of a node and then through the nodes. Each of the two trees has
   // half of the bytes, and each rank is inside one of them.
   const auto levels = [](int64_t ranks) {
-    return static_cast<double>(std::bit_width(static_cast<uint64_t>(ranks - 1)));
+    return Count(std::bit_width(static_cast<uint64_t>(ranks - 1)));
   };
-  const int64_t nodes = group.num_ranks / group.ranks_on_node;
-  const double latency = 2 * (levels(group.ranks_on_node) * network.within.latency_seconds +
-                              levels(nodes) * network.between.latency_seconds);
-  const double trees = latency + RingSeconds(0, 2 * bytes, group, network);
-  return group.num_ranks == 1 ? 0 : std::min(ring, trees);
+  const double trees = 2 * (levels(group.ranks_on_node) * network.within.latency_seconds +
+                            levels(group.num_nodes) * network.between.latency_seconds +
+                            bytes / RingRate(group, network));
+  return std::min(ring, trees);
 }
 
 double AllToAllSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
   if (group.num_ranks == 1) return 0;
-  const double part = bytes / static_cast<double>(group.num_ranks);
+  const double part = bytes / Count(group.num_ranks);
   const auto to = [&](int64_t ranks, const RankLink& link) {
-    const double messages = static_cast<double>(ranks);
-    return messages == 0 ? 0 : messages * (link.latency_seconds + part / link.bytes_per_second);
+    return Count(ranks) * (link.latency_seconds + part / link.bytes_per_second);
   };
   // Both ways are used at the same time.
   return std::max(to(group.ranks_on_node - 1, network.within),
@@ -80,7 +77,11 @@ double AllToAllSeconds(double bytes, const GroupPlaces& group, const RankNetwork
 }
 
 double ShiftSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
-  return RingSeconds(1, bytes, group, network);
+  // All send at once, and each node's last rank to another node.
+  double seconds = 0;
+  if (group.num_ranks > group.num_nodes) seconds = SendSeconds(bytes, false, network);
+  if (group.num_nodes > 1) seconds = std::max(seconds, SendSeconds(bytes, true, network));
+  return seconds;
 }
 
 double SendSeconds(double bytes, bool to_another_node, const RankNetwork& network) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long collectives take, by their bytes and by what lies between their ranks.
 // Model:  a message of n bytes takes a latency and n over the link's rate. Ranks in a ring send to
-//         the next at the same time, so the slowest link decides. The ranks of a node that take
-//         part share the node's way out evenly with those that do not, which run the same
-//         collective in groups of their own: that is how meshes lay groups out.
+//         the next at the same time: the slowest link's rate decides, and latencies add up along
+//         the ring. What leaves a node is divided over the ways out of all its ranks that take
+//         part; the others run the same collective in groups of their own, for that is how meshes
+//         lay groups out. A message of one rank takes that rank's way out alone.
 // Units:  bytes of all ranks of a group together where it gathers or adds up (`bytes` is the whole,
 //         not a rank's part), seconds.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
@@ -19,7 +20,7 @@ namespace gemini::policies {
 
 struct RankLink {
   double latency_seconds = 0;
-  double bytes_per_second = 0;  // In one direction, both at a time.
+  double bytes_per_second = 0;  // In one direction, both at a time. More than 0.
 };
 
 // Links of a rank. Ranks of a node have neighbouring numbers.
@@ -29,13 +30,12 @@ struct RankNetwork {
   RankLink between;  // To a rank of another node: its part of the node's way out.
 };
 
-// How the ranks of a group lie on nodes. Where nodes have different numbers of them, those of the
-// node that has fewest, for its way out is the narrowest.
+// How the ranks of a group lie on nodes.
 struct GroupPlaces {
   int64_t num_ranks = 1;
+  int64_t num_nodes = 1;
+  // Of the node that has fewest of them, for its way out is the narrowest.
   int64_t ranks_on_node = 1;
-
-  bool spans_nodes() const { return num_ranks > ranks_on_node; }
 };
 // `ranks`: ascending, each once, at least one.
 GroupPlaces PlacesOf(absl::Span<const int64_t> ranks, int64_t ranks_per_node);

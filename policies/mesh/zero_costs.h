@@ -25,7 +25,7 @@ struct ParameterBytes {
 struct ZeroStep {
   int64_t micro_batches = 1;
   bool adds_each = false;    // Stages 0 and 1 add gradients up in each micro-batch, not once.
-  bool is_vertical = false;  // A unit of stage 3 is gathered once for all micro-batches.
+  bool is_vertical = false;  // A unit of stage 3 is gathered once a pass for all of them.
 };
 
 // Returns the bytes that a rank holds for each parameter of the model. `stage`: 0 to 3.

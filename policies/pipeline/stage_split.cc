@@ -2,11 +2,11 @@
 #include "policies/pipeline/stage_split.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,25 +30,29 @@ absl::Status CheckTimes(const StageTimes& times) {
   int64_t left_ns = kMostNs;
   for (const int64_t ns : all) {
     if (ns < 0 || ns > left_ns) {
-      return absl::InvalidArgumentError(absl::StrCat("a part of a model that takes ", ns, " ns"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a part of a model takes ", ns,
+                       " ns: it is 0 or more, and all together are at most a day"));
     }
     left_ns -= ns;
   }
   return absl::OkStatus();
 }
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+// A day's square has room, and all ranks add up the same, which doubles do not promise.
+using Cost = absl::uint128;
+constexpr Cost kNever = absl::Uint128Max();
 
 // Deals blocks so that the cost is least: that of a stage and of those behind it is `cost` of its
 // time and of theirs (0 for none). Goes by the best ways to deal the last blocks to the last
 // stages.
 std::vector<int64_t> DealByCost(const StageTimes& times, int64_t num_stages,
-                                absl::FunctionRef<double(double ns, double later_cost)> cost) {
+                                absl::FunctionRef<Cost(Cost ns, Cost later_cost)> cost) {
   const int64_t num_blocks = static_cast<int64_t>(times.block_ns.size());
   std::vector<int64_t> before_ns = {0};  // Of the blocks before each one.
   for (const int64_t ns : times.block_ns) before_ns.push_back(before_ns.back() + ns);
   struct Way {
-    double cost = kNever;
+    Cost cost = kNever;
     int64_t count = 0;  // Of the first of these stages.
   };
   std::vector<Way> later(num_blocks + 1);  // For the stages behind: by their first block.
@@ -61,7 +65,8 @@ std::vector<int64_t> DealByCost(const StageTimes& times, int64_t num_stages,
         int64_t ns = before_ns[block + count] - before_ns[block];
         if (stage == 0) ns += times.first_ns;
         if (stage == num_stages - 1) ns += times.last_ns;
-        const double total = cost(static_cast<double>(ns), later[block + count].cost);
+        const Cost later_cost = later[block + count].cost;
+        const Cost total = later_cost == kNever ? kNever : cost(static_cast<Cost>(ns), later_cost);
         if (total <= here[block].cost) here[block] = {.cost = total, .count = count};
       }
     }
@@ -94,12 +99,11 @@ absl::StatusOr<std::vector<int64_t>> DealBlocks(const StageTimes& times, int64_t
   const int64_t num_blocks = static_cast<int64_t>(times.block_ns.size());
   if (absl::Status status = CheckStages(num_stages, num_blocks); !status.ok()) return status;
   if (absl::Status status = CheckTimes(times); !status.ok()) return status;
-  // A double holds each time, and squares are added in one order: all ranks find the same.
   const int64_t slowest_ns = SlowestNs(
       times, DealByCost(times, num_stages,
-                        [](double ns, double later_cost) { return std::max(ns, later_cost); }));
-  return DealByCost(times, num_stages, [&](double ns, double later_cost) {
-    return ns > static_cast<double>(slowest_ns) ? kNever : ns * ns + later_cost;
+                        [](Cost ns, Cost later_cost) { return std::max(ns, later_cost); }));
+  return DealByCost(times, num_stages, [&](Cost ns, Cost later_cost) {
+    return ns > static_cast<Cost>(slowest_ns) ? kNever : ns * ns + later_cost;
   });
 }
 

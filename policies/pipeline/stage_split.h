@@ -22,8 +22,8 @@ struct StageTimes {
 // Returns the number of blocks of each stage, at least one each, so that the slowest stage is as
 // fast as it can be; among such splits, the one whose stages' times differ least (the least sum of
 // squares), and then the one that gives earlier stages more. A pipeline is as slow as its slowest
-// stage. INVALID_ARGUMENT: there are more stages than blocks, or a number is out of range: below 0,
-// or above a day together.
+// stage; where ranks have several, this does not look at what they take together. INVALID_ARGUMENT:
+// there are more stages than blocks, or a time is below 0, or all are more than a day together.
 absl::StatusOr<std::vector<int64_t>> DealBlocks(const StageTimes& times, int64_t num_stages);
 
 // Returns the split that `text` spells, as in "5,7": the first stage has five of twelve blocks.

@@ -66,11 +66,12 @@ Admission::Supply Admission::FindSupply(const WaitingLease& waiting) const {
         .session = session,
         .granted_bytes = terms.device_target,
         .floor_bytes = std::min(terms.floor[Tier::kDevice], terms.device_target)};
-    supply.coming_bytes += terms.granted[Tier::kDevice] - terms.device_target;
+    supply.asked_bytes += terms.granted[Tier::kDevice] - terms.device_target;
     supply.slack_bytes += share.granted_bytes - share.floor_bytes;
     // A lease that is still being made can be asked once it is.
     if (terms.made) supply.shares.push_back(share);
   }
+  supply.coming_bytes += supply.asked_bytes;
   return supply;
 }
 
@@ -159,8 +160,7 @@ bool Admission::TryLease(WaitingLease& waiting) {
                             std::min(promise.own_bytes, free_bytes - promise.others_floor_bytes));
     if (device_bytes < waiting.floor[Tier::kDevice]) return refuse(Tier::kDevice);
   } else if (!promise.fits) {
-    // What the machine has changes with all that its programs do: who was asked for this session
-    // may yet give enough.
+    // Nor is it refused, for who was asked for it may yet give enough: see AskToGiveWay.
     if (waiting.asked && supply.lacking_bytes > 0) return false;
     return refuse(Tier::kDevice);
   } else {
@@ -180,6 +180,9 @@ bool Admission::TryLease(WaitingLease& waiting) {
 }
 
 void Admission::AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply) {
+  // What the machine has changes with all that its programs do: no more is asked for before those
+  // who were asked have answered.
+  if (waiting.asked && supply.lacking_bytes > 0 && supply.asked_bytes > 0) return;
   int64_t needed_bytes = promise.own_bytes + promise.others_bytes - supply.coming_bytes;
   if (needed_bytes > 0) {
     if (supply.lacking_bytes > 0) {

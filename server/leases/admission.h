@@ -83,6 +83,7 @@ class Admission {
     // Free in both, being reclaimed, or asked for and not yet vacated. Below 0: more is promised
     // than the machine has.
     int64_t coming_bytes = 0;
+    int64_t asked_bytes = 0;          // Of them: asked for and not yet vacated.
     int64_t slack_bytes = 0;          // Above the floors of the leases that answer epochs.
     std::vector<BudgetShare> shares;  // Of these leases, without those that are still being made.
   };

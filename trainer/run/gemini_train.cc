@@ -342,7 +342,7 @@ absl::Status TrainingRun::MakeModel() {
     shards->set_gather_ahead(config_.gather_ahead > 0);
     shards_ = shards.get();
     model_ = std::move(shards);
-    int64_t num_trained = 0, num_frozen = 0;  // What is whole beside the pieces is not trained.
+    int64_t num_trained = 0, num_frozen = 0;  // Whole parameters beside the pieces are frozen.
     for (const torch::Tensor& piece : model_->parameters()) {
       (piece.requires_grad() ? num_trained : num_frozen) += piece.numel();
     }

@@ -81,6 +81,9 @@ TEST(DefaultDeviceBytesTest, IsAQuarterOrWhatHostLeavesAndASixteenthInAnyCase) {
   EXPECT_NEAR(static_cast<double>(device(48 * kGiB)), (64. - 4 - 2 - 48 - 1.5) * kGiB, 1);
   EXPECT_EQ(device(60 * kGiB), 4 * kGiB);
   EXPECT_EQ(device(std::numeric_limits<int64_t>::max()), 4 * kGiB);
+  // Less is available than is to stay free.
+  EXPECT_EQ(DefaultDeviceBytes({.total_bytes = 1024 * kGiB, .available_bytes = 16 * kGiB}, kGiB),
+            kGiB);
 }
 
 }  // namespace

@@ -28,6 +28,14 @@ TEST(StageSplitTest, EqualBlocksAreDealtEvenlyAndEarlierStagesHaveMore) {
   EXPECT_THAT(deal(6, 4), IsOkAndHolds(ElementsAre(2, 2, 1, 1)));
   EXPECT_THAT(deal(3, 3), IsOkAndHolds(ElementsAre(1, 1, 1)));
   EXPECT_THAT(deal(5, 1), IsOkAndHolds(ElementsAre(5)));
+  // Also where squares are more than a double holds exactly.
+  EXPECT_THAT(DealBlocks({.block_ns = Split(6, 200'000'003)}, 4),
+              IsOkAndHolds(ElementsAre(2, 2, 1, 1)));
+  EXPECT_THAT(DealBlocks({.block_ns = Split(10, 51'234'567)}, 4),
+              IsOkAndHolds(ElementsAre(3, 3, 2, 2)));
+  constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
+  EXPECT_THAT(DealBlocks({.block_ns = Split(24, kHour)}, 5),
+              IsOkAndHolds(ElementsAre(5, 5, 5, 5, 4)));
 }
 
 TEST(StageSplitTest, WhatEndsDoBesideTheirBlocksCounts) {

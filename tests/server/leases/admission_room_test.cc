@@ -134,6 +134,19 @@ TEST_F(AdmissionTest, WhatTheMachineLacksForAMomentEndsNoWait) {
   EXPECT_THAT(Told(), ElementsAre("admit 2: 35"));
 }
 
+TEST_F(AdmissionTest, WhatTheMachineLacksForAMomentIsNotAskedForTwice) {
+  Hold(1, Device(85), Device(5));
+  room_ = 15;
+  Open(2, Device(35), Device(35));
+  EXPECT_THAT(Told(), ElementsAre("target 1: 65", "patience 2"));
+  room_ = 1;
+  admission_.TryWaiting();
+  EXPECT_THAT(Told(), IsEmpty());
+  room_ = 21;
+  Vacate(1);  // Now it has answered, and the machine still lacks some.
+  EXPECT_THAT(Told(), ElementsAre("target 1: 51"));
+}
+
 TEST_F(AdmissionTest, LeasesGrowByNoMoreThanTheMachineHas) {
   room_ = 30;
   Hold(1, Device(60), Device(10));
