@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides where each tensor of a space lies, by packing tensors into chunks in the order given,
-// that of their first use.
+// which should be that of their first use.
 // Units: bytes, unless a name says chunks or bundles. Chunk i of every kind belongs to bundle i.
 // Rules: a tensor starts at a multiple of kTensorAlignmentBytes inside a chunk; a trainable one
 // with 8-bit moments starts at a block of these. A tensor larger than a chunk's payload

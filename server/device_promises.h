@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where DEVICE is host memory, leases are granted it without pages, which come as the job touches
-// them. Until then the machine counts them as free. This class counts them as promised, and says
-// what is left for whatever is granted next.
+// Counts the DEVICE memory that leases were granted and do not use yet, where DEVICE is host
+// memory, and says how much is left for whatever is granted next. Leases get such DEVICE without
+// pages, which come as the job touches them; until then the machine counts them as free.
 // Owner:  the server thread.
 #pragma once
 #include <cstdint>
@@ -24,7 +24,7 @@ class DevicePromises {
   // Returns how many bytes `memories` have for more DEVICE, beside what is promised. Returns the
   // largest number if DEVICE is a GPU's. `charged_here`: see PeerSession.
   int64_t DeviceRoom(const HostMemories& memories, bool charged_here) const;
-  // Checks that they are at least `size_bytes`. RESOURCE_EXHAUSTED: they are not; the message has
+  // Checks that DeviceRoom is at least `size_bytes`. RESOURCE_EXHAUSTED: it is not; the message has
   // the numbers.
   absl::Status CheckDevice(const HostMemories& memories, int64_t size_bytes,
                            bool charged_here) const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles requests about leases, the grants of memory to clients, until that memory is reclaimed.
+// Handles requests about leases, which are grants of memory to clients, from the request until the
+// memory is reclaimed.
 // Admission decides who gets how much. This class makes the memory, posts the targets and answers.
 // Owner:  the server thread. Memory is made and destroyed by workers.
 // Errors: Handle returns why a request is refused, and has changed nothing then. After OK the desk

@@ -82,8 +82,8 @@ class SpaceDesk {
   void ContinueClose(PeerSession& session, uint64_t space);
   // Does nothing where the name is another session's by now.
   void FreeName(const PeerSession& session, const std::string& name);
-  // Takes a space's room of its lease, and of what all spaces share. Returns what the machine has
-  // to have beside it when its memory is made; nothing where that was looked at.
+  // Takes a space's room of its lease, and of what all spaces share. Returns the promised DEVICE
+  // that whoever makes its memory has to leave room for; nothing where that was checked here.
   // RESOURCE_EXHAUSTED: all share less than that, or the machine has less.
   absl::StatusOr<PromisedDevice> TakeRoom(Lease& lease, const SpacePlan& plan);
   // Whether a lease or a space gives memory back that the machine still counts as used.

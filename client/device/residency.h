@@ -3,10 +3,10 @@
 // back. A range is moved in one of two ways. On-line, it is fetched when an operator asks for it,
 // and the least recently used ranges are evicted for it (online_placement.h). By a plan, it is
 // moved ahead of the operators (planned_placement.h).
-// Thread: any. A pin of a resident range makes no system call and allocates nothing, and never
-// waits for another thread's move. Other calls block for their I/O, for write-backs that make room,
-// while many fetches are in flight, and where CopyEngine::MakeOperatorsWait does. No lock is held
-// meanwhile (client/device/device_tier.h).
+// Thread: any. A pin of a resident range that is no gradient makes no system call and allocates
+// nothing, and never waits for another thread's move. Calls that move bytes block for their I/O,
+// for write-backs that make room, while many fetches are in flight, and where
+// CopyEngine::MakeOperatorsWait blocks. No lock is held meanwhile (client/device/device_tier.h).
 // Locks: DeviceTier, SpaceTiers, ResidencyWriter, in this order. Copy workers, landings, the chunk
 // store and the server call nothing here, and the updater calls only WriteBack. None of them waits
 // for a pin.

@@ -14,9 +14,9 @@
 // (docs/examples/README.md lists what that changes for other calls).
 // Thread: one thread at a time may call, and no operator may use the module's tensors during a
 //         call.
-// Owner:  an optimizer and a PlainMemory may outlive their session; their calls then throw, but
-//         num_steps(). When the session has ended, the module's parameters have no values any more:
-//         save them before.
+// Owner:  an optimizer and a PlainMemory may outlive their session; an optimizer's calls then
+//         throw, except num_steps(). When the session has ended, the module's parameters have no
+//         values any more, unless the module is in a PlainMemory: save them before.
 // Errors: c10::Error with a text that says what happened and what to do next. While a session
 //         exists, errors of LibTorch carry no C++ backtrace, because finding its symbols takes
 //         seconds. A program with a fetcher of its own (c10::SetStackTraceFetcher) sets it again
@@ -47,7 +47,7 @@ class FrontModel;
 struct SessionOptions {
   // The memory that operators work in: parameters in use, activations and temporaries. Default: a
   // quarter of the host memory that is free when the first optimizer is made, or what host_memory
-  // leaves of it, if that is less, but a sixteenth in any case. On a GPU without `daemon` it is
+  // leaves of it, if that is less, but never less than a sixteenth. On a GPU without `daemon` it is
   // fifteen sixteenths of the GPU's free memory.
   std::string device_memory = {};
   // The memory for parameters, gradients and optimizer states. Default: each model takes what it

@@ -5,9 +5,10 @@
 //         update is pending (client/host/update_ledger.h). No lock is held meanwhile.
 // Errors: on an error nothing has changed, except that chunks may have been spilled and that
 // ChunkWrites counts the call.
-// Spill:  when HOST is full, the chunk that the plan uses last is written to NVME, or, without a
-//         plan, the least recently used one. Optimizer states whose home is NVME
-//         (SpaceShape::states_on_nvme) are written there as soon as their bundle awaits no commit.
+// Spill:  when HOST is full, the chunk that the plan uses last leaves it, or, without a plan, the
+//         least recently used one. It is written to NVME unless it is there. Optimizer states whose
+//         home is NVME (SpaceShape::states_on_nvme) are written there as soon as their bundle
+//         awaits no commit.
 // Commit: a committed chunk is never overwritten. Its new bytes get a fresh slot, a commit record
 //         names the slot, and then the commit word names the record (client/host/chunk_places.h).
 // Copies: a committed chunk that was read back from NVME stays there too, as its record says, and

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which of the HOST slots that may be spilled is spilled first: one whose chunk has its
-// home on NVME (SpaceShape::states_on_nvme), the one that has waited longest; else the one whose
-// chunk a plan uses last, or, without a plan, the least recently used one.
+// Decides which of the HOST slots that may be spilled is spilled first. Chunks whose home is NVME
+// (SpaceShape::states_on_nvme) come first, in the order of waiting; then the chunk that the plan
+// uses last or, without a plan, the least recently used one.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>

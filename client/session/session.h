@@ -35,11 +35,12 @@
 namespace gemini::client {
 
 struct SessionOptions {
-  // Requested. The server grants min(want, free) in each tier, and refuses if that is below the
-  // floor.
+  // Requested. The server grants what is wanted of each tier, or less where less is there, but no
+  // less than the floor: else it refuses. It may wait before, for memory that is given back and for
+  // others to give way.
   TierMap<int64_t> want_bytes;
   TierMap<int64_t> floor_bytes;
-  // Whether DEVICE may be granted in part and change later, from the floor up to what is wanted.
+  // Whether the grant of DEVICE may change later, between the floor and what is wanted.
   // The caller then calls device().TakeChange between operators.
   bool takes_epochs = false;
   // If DEVICE is granted in slabs: the bytes of it that are at first not for chunks, but for what

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long collectives take, by their bytes and by what lies between their ranks.
-// Model:  a message of n bytes takes a latency and n over the link's rate. Ranks in a ring send to
-//         the next at the same time: the slowest link's rate decides, and latencies add up along
-//         the ring. What leaves a node is divided over the ways out of all its ranks that take
-//         part; the others run the same collective in groups of their own, for that is how meshes
-//         lay groups out. A message of one rank takes that rank's way out alone.
-// Units:  bytes of all ranks of a group together where it gathers or adds up (`bytes` is the whole,
-//         not a rank's part), seconds.
+// Estimates how long collectives take, from their bytes and from the links between their ranks.
+// Model:  a message of n bytes takes the link's latency, and n divided by its rate. Ranks in a ring
+//         send to the next at the same time: the slowest link's rate decides, and latencies add up
+//         along the ring. Each rank has an equal part of its node's links to other nodes. A
+//         collective uses the parts of all ranks that take part in it, a message that of its rank.
+// Units:  bytes, seconds.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
-//         MPICH" (2005), for rings and trees; NCCL's double trees send what rings do, in steps that
-//         grow with the logarithm (Sanders, Speck and Träff, "Two-tree algorithms", 2009).
+//         MPICH" (2005), for rings and trees; NCCL's double trees send as many bytes as rings,
+//         in steps that grow with the logarithm (Sanders, Speck and Träff, "Two-tree algorithms",
+//         2009).
 // Pure.
 #pragma once
 #include <cstdint>
@@ -20,7 +19,7 @@ namespace gemini::policies {
 
 struct RankLink {
   double latency_seconds = 0;
-  double bytes_per_second = 0;  // In one direction, both at a time. More than 0.
+  double bytes_per_second = 0;  // In each direction at the same time. More than 0.
 };
 
 // Links of a rank. Ranks of a node have neighbouring numbers.
@@ -40,7 +39,7 @@ struct GroupPlaces {
 // `ranks`: ascending, each once, at least one.
 GroupPlaces PlacesOf(absl::Span<const int64_t> ranks, int64_t ranks_per_node);
 
-// Each rank gets the parts of all others, or the sum of its part: `bytes` are those of all parts.
+// Each rank gets all parts, or the sum of its own part. `bytes` is the size of all parts together.
 double AllGatherSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
 double ReduceScatterSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
 // Each rank gets the sum of all. By a ring, or by two trees where that is faster.

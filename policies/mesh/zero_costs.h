@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks that share states by ZeRO hold and send, for each trained parameter. Stage 0: all of
-// them hold all; 1: each updates a part; 2: and holds gradients of its part alone; 3: and
+// Computes how many bytes a rank holds, and how many elements it sends, for each parameter that is
+// trained with ZeRO. At stage 0 each rank holds everything. At stage 1 it keeps the optimizer's
+// states of one part only, at stage 2 the gradients of that part only, too, and at stage 3 its
 // parameters.
 // Counts: units are padded to equal parts of whole blocks (trainer/parallel/shard_cut.h); the
-//         padding is left out. What is sent are rings' (policies/mesh/tensor_costs.h).
+//         padding is left out. Elements are counted as rings send them
+//         (policies/mesh/tensor_costs.h).
 // Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 //         Models", arXiv:1910.02054.
 // Pure.
@@ -29,10 +31,12 @@ struct ZeroStep {
 };
 
 // Returns the bytes that a rank holds for each parameter of the model. `stage`: 0 to 3.
-// The paper's: a rank's part of parameters or gradients lies within the whole, if it holds that.
+// As the paper counts: a rank's part of parameters or gradients lies within the whole, if it holds
+// that.
 double ZeroBytesOfPaper(int stage, int64_t num_ranks, const ParameterBytes& bytes);
-// Ours: a rank's part is a managed parameter of its own, beside the whole. Gradients that are added
-// up in each micro-batch are whole for a unit at a time, which is left out here.
+// As this trainer holds them: a rank's part is a managed parameter of its own, beside the whole.
+// Gradients that are added up in each micro-batch are whole for a unit at a time, which is left out
+// here.
 double ZeroBytes(int stage, int64_t num_ranks, const ParameterBytes& bytes,
                  const ZeroStep& step = {});
 

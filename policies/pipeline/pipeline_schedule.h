@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order the ranks of a pipeline work on the micro-batches of a step. A schedule is a fixed
-// list of tasks for each rank: whoever runs it and whoever foretells it read the same lists.
+// Lists in which order the ranks of a pipeline work on the micro-batches of a step. A schedule is a
+// fixed list of tasks for each rank: the trainer and the forecast read the same lists.
 // Terms:  a pipeline has p ranks, each with v chunks of the model's blocks (v is 1 in most
 //         schedules). A virtual stage is one chunk of one rank; there are p * v of them, and the
 //         first holds the first blocks. A step has m micro-batches.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many of a model's blocks each stage of a pipeline has. A stage is a virtual one where ranks
-// have several chunks (pipeline_schedule.h).
-// Units:  nanoseconds, as integers: all ranks must deal alike.
+// Decides how many of a model's blocks each stage of a pipeline has. A stage is a virtual one where
+// ranks have several chunks (pipeline_schedule.h).
+// Units:  nanoseconds, as integers, so that all ranks compute the same split.
 // Pure: every rank computes the same split and asks nobody.
 #pragma once
 #include <cstdint>
@@ -23,7 +23,7 @@ struct StageTimes {
 // fast as it can be; among such splits, the one whose stages' times differ least (the least sum of
 // squares), and then the one that gives earlier stages more. A pipeline is as slow as its slowest
 // stage; where ranks have several, this does not look at what they take together. INVALID_ARGUMENT:
-// there are more stages than blocks, or a time is below 0, or all are more than a day together.
+// there are more stages than blocks, or a time is below 0, or they add up to more than a day.
 absl::StatusOr<std::vector<int64_t>> DealBlocks(const StageTimes& times, int64_t num_stages);
 
 // Returns the split that `text` spells, as in "5,7": the first stage has five of twelve blocks.

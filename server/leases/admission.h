@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which sessions get a lease, which wait for one, and which leases must shrink on DEVICE
-// for a new one. It changes the lease book alone, and calls handlers with its decisions.
+// for a new one. It changes the lease book alone, and calls handlers with its decisions and to ask
+// what only its owner knows.
 // Owner:  the server thread.
 // Units:  bytes. Those of DEVICE are multiples of the grain.
-// End:    every wait ends, whatever clients do. A session that waits is answered once, at the
-//         latest by the TryWaiting after EndPatience. While one waits, targets of leases only fall,
-//         and never below a lease's floor. Leases grow only when none waits, and then from free
-//         bytes.
+// End:    a session that waits is answered once. It waits for bytes of the budget as long as enough
+//         of them are being reclaimed. Beside that it waits at most twice, each time until
+//         EndPatience: for the machine's memory that is being reclaimed, and then for leases that
+//         were asked to shrink. While one waits, targets of leases only fall, and never below a
+//         lease's floor. Leases grow only when none waits, and then from free bytes.
 // Errors: none. Sums are compared by subtraction, because a peer's numbers may be any int64_t.
 #pragma once
 #include <cstddef>
@@ -52,8 +54,8 @@ class Admission {
     // for sessions that take epochs.
     std::function<bool(uint64_t session)> is_stopped;
     // Returns how many bytes of DEVICE the machine has for the lease of a newcomer, or (no value)
-    // for leases that grow. Below 0: more is promised than it has. Null: whatever is free in the
-    // book.
+    // for leases that grow. Below 0: more is promised than it has. A null handler stands for
+    // whatever is free in the book.
     std::function<int64_t(std::optional<uint64_t> newcomer)> device_room = nullptr;
   };
 

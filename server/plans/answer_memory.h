@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the memory in which sessions get plans and found traces. A descriptor that a peer has
-// cannot be taken back, but its pages can: so peers that keep their answers hold a bounded part of
-// the machine's memory.
-// Thread: any. Making an answer and taking one back block, for 225 and 124 ms a GiB.
+// Makes the memory in which sessions get the plans and traces that they asked for. A descriptor
+// that a peer has cannot be taken back, but its pages can: so peers that keep their answers hold a
+// bounded part of the machine's memory.
+// Thread: any. Making an answer blocks for 225 ms a GiB, and taking one back for 124 ms.
 #pragma once
 #include <cstdint>
 #include <deque>

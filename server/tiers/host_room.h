@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the machine's memory may be granted, so that enough of it stays free. Where DEVICE is
-// host memory, jobs are granted it without pages: what they do not use yet is not there for others.
+// Computes how much of the machine's memory may still be granted, so that enough of it stays free.
+// Where DEVICE is host memory, jobs are granted it without pages: what they do not use yet must not
+// be granted to others.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace gemini::server {
 
-// What limits grants; nothing where it cannot be read, which then limits nothing.
+// What limits grants. A member is empty where it could not be read, and then limits nothing.
 struct HostMemories {
   std::optional<HostMemory> machine;
   std::optional<HostMemory> tightest;  // For what is charged to the control groups of this process.
@@ -37,7 +38,7 @@ absl::Status CheckRoomIn(const HostMemory& memory, int64_t size_bytes, int64_t p
 // Returns RoomIn of the machine and, for what is `charged_here`, of the tightest memory, whichever
 // is less; the largest number without either.
 int64_t HostRoom(const HostMemories& memories, const PromisedDevice& promised, bool charged_here);
-// Checks the same as CheckRoomIn, of both.
+// Checks as CheckRoomIn does, against both memories.
 absl::Status CheckHostRoom(const HostMemories& memories, int64_t size_bytes,
                            const PromisedDevice& promised, bool charged_here,
                            absl::string_view what, absl::string_view advice);

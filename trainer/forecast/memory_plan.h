@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of each tier a run asks for, where its configuration says "auto".
-// Units:  bytes.
+// Plans how much of each tier a run asks for, and what of it boundary activations get. Sizes that
+// the configuration calls "auto" are computed here.
+// Units:  bytes, but for numbers of parameters, which are elements.
 #pragma once
 #include <cstdint>
 

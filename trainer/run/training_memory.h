@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run's parameters lie and what computes: the session, its server, and what of each tier
-// they are asked for.
+// Opens the device, the server and the session that a run trains in, and moves the model's
+// parameters there.
 // Owner: one thread.
 #pragma once
 #include <cstdint>
@@ -34,16 +34,16 @@ struct TrainingMemory {
   FetchWeights fetch_expert;  // Null in plain memory.
 };
 
-// What computes.
+// The device that computes.
 struct TrainingDevice {
   std::shared_ptr<client::hooks::SessionDevice> gpu;  // Null: the CPU.
-  server::ServerOptions server;                       // With its memory, of a server of our own.
+  server::ServerOptions server;  // Of a server of our own: has the GPU's memory.
   torch::Device torch() const {
     return gpu != nullptr ? gpu->device() : torch::Device(torch::kCPU);
   }
 };
 
-// Sets what of a GPU "auto" is.
+// Opens the run's device. On a GPU without a daemon, sets config.device_memory to what there is.
 absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config);
 
 client::OptimizerSpec MakeOptimizer(const RunConfig& config);
