@@ -23,7 +23,7 @@ constexpr double kBytes = 1e9;
 
 TEST(CollectiveCostTest, GroupsOfAMeshLieOnNodesByTheirNumbers) {
   const Mesh mesh = *Mesh::Make(64, {.pipeline = 2, .tensor = 4});
-  const auto places = [&](MeshAxis axis) { return PlacesOf(mesh.GroupOf(9, {{axis}}), 8); };
+  const auto places = [&](MeshAxis axis) { return PlacesOf(mesh.GroupOf(9, {axis}), 8); };
   EXPECT_EQ(places(MeshAxis::kTensor).ranks_on_node, 4);
   EXPECT_EQ(places(MeshAxis::kTensor).num_nodes, 1);
   EXPECT_EQ(places(MeshAxis::kData).num_ranks, 8);  // Two of each of four nodes.
