@@ -33,7 +33,7 @@ struct RankNetwork {
 struct GroupPlaces {
   int64_t num_ranks = 1;
   int64_t num_nodes = 1;
-  // Of the node that has fewest of them, for its way out is the narrowest.
+  // This counts the ranks on the node that has the fewest, because its way out is the narrowest.
   int64_t ranks_on_node = 1;
 };
 // `ranks`: ascending, each once, at least one.
