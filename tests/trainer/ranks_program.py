@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests of gemini-train by mpirun share: running several ranks, and reading what they left."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-
           "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "ob1"]
 ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TIMEOUT_S = 120
+PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
 # Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
 EPSILON = 1e-3
 # Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
@@ -45,6 +47,19 @@ class RanksTestCase(train_program.TrainTest):
         result = run_ranks(num_ranks, output=output, **keys)
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
         return output
+
+    def run_preloaded(self, num_ranks, output, **keys):
+        """Runs with kill_at_collective.so, to which keys in capitals are variables."""
+        library = self.directory / "kill_at_collective.so"
+        with contextlib.suppress(FileExistsError):
+            library.symlink_to(PRELOADED)  # LD_PRELOAD takes no path with a space.
+        variables = {"LD_PRELOAD": str(library), **{key: str(keys.pop(key)) for key in list(keys) if key.isupper()}}
+        words = command(num_ranks, self.keys(output=output, **keys))
+        # By env, for mpirun itself is not to have them.
+        at = words.index(BIN / "gemini-train")
+        words[at:at] = ["env", *(f"{key}={value}" for key, value in variables.items())]
+        return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **ALLOWED})
 
     def all_refused(self, status, cases):
         """refused(), side by side, of (number of ranks, text, keys): mpirun ends slowly."""

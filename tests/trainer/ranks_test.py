@@ -23,7 +23,6 @@ from train_program import BIN, MIB, MODELS, Daemon, steps
 KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
 STEPS_A_KILL = 40  # More than fit between two kills.
 SITES = int(os.environ.get("GEMINI_RANK_SITES", "3"))  # Of a step's collectives, those to die at.
-PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
 
 
 class RanksTest(RanksTestCase):
@@ -231,28 +230,16 @@ class RanksTest(RanksTestCase):
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(*(self.directory / run / "latest" / file for run in ("through", "killed")))
 
-    def run_preloaded(self, output, **keys):
-        library = self.directory / "kill_at_collective.so"
-        if not library.is_symlink():
-            library.symlink_to(PRELOADED)  # LD_PRELOAD takes no path with a space.
-        variables = {"LD_PRELOAD": str(library), **{key: str(keys.pop(key)) for key in list(keys) if key.isupper()}}
-        words = command(2, self.keys(output=output, resume=True, eval_every=0, **keys))
-        # By env, for mpirun itself is not to have them.
-        at = words.index(BIN / "gemini-train")
-        words[at:at] = ["env", *(f"{key}={value}" for key, value in variables.items())]
-        return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-                              env={**os.environ, **ALLOWED})
-
     def test_a_rank_that_dies_at_a_collective_of_a_step(self):
         output, more = self.directory / "out", dict(accumulate=2, device_memory="8MiB", host_memory="64MiB")
         through = self.ranks(2, "through", **self.keys(steps=8, eval_every=0, **more))
         self.ranks(2, "out", **self.keys(steps=2, eval_every=0, **more))
         # Collectives are numbered from the start of the process: those of a step are the longer run's.
         shutil.copytree(output, self.directory / "counted", symlinks=True)
-        counts = []
+        counts, resumed = [], dict(more, resume=True, eval_every=0)
         for end in (4, 5):
-            result = self.run_preloaded(self.directory / "counted", steps=end, no_save=True,
-                                        GEMINI_COUNT_IN=self.directory / "count", **more)
+            result = self.run_preloaded(2, self.directory / "counted", steps=end, no_save=True,
+                                        GEMINI_COUNT_IN=self.directory / "count", **resumed)
             self.assertEqual(result.returncode, 0, result.stderr)
             counts.append(int((self.directory / "count").read_text()))
         first, of_step = counts[0], counts[1] - counts[0]
@@ -265,7 +252,7 @@ class RanksTest(RanksTestCase):
             for i in range(sites):
                 at = f"{i % 2}:{first + 1 + i * of_step // sites}:{('front', 'behind')[i // 2 % 2]}"
                 with self.subTest(at):
-                    result = self.run_preloaded(output, steps=8, daemon=daemon.socket, GEMINI_KILL_AT=at, **more)
+                    result = self.run_preloaded(2, output, steps=8, daemon=daemon.socket, GEMINI_KILL_AT=at, **resumed)
                     self.assertIn(result.returncode, (75, 128 + signal.SIGKILL), result.stderr)
                     waited.append(self.wait_until_free(daemon))
             result = run_ranks(2, output=output, resume=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PlacementInvariance of ranks that share layers or sequences, in each mode: wherever their parts lie and however
+"""PlacementInvariance of ranks that share layers, sequences or blocks, in each mode: wherever their parts lie and however
 these move, they leave the same bytes, also when they stop in between; and what one process leaves, but for rounding,
 so that transformers computes the same logits of both. The rows of the vocabulary divide by no number of ranks, so that
 tables are padded.
@@ -30,6 +30,8 @@ RING = 2, {"sequence_parallel": "ring"}
 SQUARE = 4, {"tensor": "2d"}
 SQUARES = 8, {"tensor": "2.5d", "tensor_size": 8, "tensor_depth": 2, "zero": 3}
 CUBE = 8, {"tensor": "3d"}
+PIPELINE = 2, {"pipeline": 2}
+PIPELINES = 4, {"pipeline": 2}
 
 
 class SharingPlacementsTest(SharingRanksTestCase):
@@ -132,8 +134,11 @@ class SharingPlacementsTest(SharingRanksTestCase):
     def test_cubes(self):
         self.check_placements(CUBE)
 
+    def test_pipelines(self):
+        self.check_placements(PIPELINES)
+
     def test_transformers_reads_what_lines_save(self):
-        self.check_logits({"line": LINE, "megatron": MEGATRON, "ulysses": ULYSSES, "ring": RING})
+        self.check_logits({"line": LINE, "megatron": MEGATRON, "ulysses": ULYSSES, "ring": RING, "pipeline": PIPELINE})
 
     def test_transformers_reads_what_grids_save(self):
         self.check_logits({"square": SQUARE, "squares": SQUARES, "cube": CUBE})

@@ -14,13 +14,17 @@ namespace {
 
 // Puts sizes that the run had before back to what they are by default, where it does not share the
 // work that way any more and the command line does not name them.
-void ForgetUnusedSizes(const Flags& flags, SharingKeys& config) {
+void ForgetUnusedSizes(const Flags& flags, const SharingKeys& before, SharingKeys& config) {
   const SharingKeys defaults;
   const auto forget = [&](absl::string_view key, bool is_used, auto SharingKeys::*size) {
     const auto given = flags.values.find(key);
     const bool is_given = given != flags.values.end() && !given->second.empty();
     if (!is_used && !is_given) config.*size = defaults.*size;
   };
+  forget("pipeline-chunks", config.pipeline > 1, &SharingKeys::pipeline_chunks);
+  const bool same_stages =
+      config.pipeline == before.pipeline && config.pipeline_chunks == before.pipeline_chunks;
+  forget("pipeline-split", same_stages, &SharingKeys::pipeline_split);
   forget("tensor-size", config.tensor != "none", &SharingKeys::tensor_size);
   forget("tensor-depth", config.tensor == "2.5d", &SharingKeys::tensor_depth);
   forget("sequence-size", config.has_sequence_axis(), &SharingKeys::sequence_size);
@@ -51,7 +55,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> argum
     GEMINI_RETURN_IF_ERROR(keys_before.ApplyToml(*text, path));
     line.config = before;
     GEMINI_RETURN_IF_ERROR(keys.Apply(flags));
-    ForgetUnusedSizes(flags, line.config);
+    ForgetUnusedSizes(flags, before, line.config);
     GEMINI_ASSIGN_OR_RETURN(line.changes, keys.CompareForResume(keys_before));
   }
   GEMINI_RETURN_IF_ERROR(AtItsLine(CheckRunConfig(line.config), line));

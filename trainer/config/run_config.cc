@@ -12,6 +12,7 @@
 #include "gemini/device_name.h"
 #include "gemini/system/check.h"
 #include "gemini/system/status_macros.h"
+#include "policies/pipeline/pipeline_schedule.h"
 #include "trainer/config/decay_exemptions.h"
 
 namespace gemini::trainer {
@@ -23,6 +24,12 @@ absl::Status CheckSharing(const SharingKeys& config) {
     return absl::InvalidArgumentError(absl::StrCat(message...));
   };
   const std::string& sharing = config.sequence_parallel;
+  if (config.pipeline == 1 && (config.pipeline_chunks > 1 || !config.pipeline_split.empty())) {
+    return refuse(config.pipeline_chunks > 1
+                      ? absl::StrCat("--pipeline-chunks ", config.pipeline_chunks)
+                      : absl::StrCat("--pipeline-split ", config.pipeline_split),
+                  " is of --pipeline: say how many ranks it has, or leave it out");
+  }
   if (config.tensor_size > 1 && config.tensor == "none") {
     return refuse("--tensor-size ", config.tensor_size,
                   " is of --tensor: add --tensor 1d, or leave it out");
@@ -55,6 +62,32 @@ absl::Status CheckSharing(const SharingKeys& config) {
                   ": leave it out, or take that");
   }
   return absl::OkStatus();
+}
+
+// Refuses what a pipeline cannot do, by the keys alone.
+absl::Status CheckPipeline(const RunConfig& config) {
+  const auto refuse = [&](const auto&... message) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--pipeline ", config.pipeline, ": ", message...));
+  };
+  if (config.micro_batch_schedule == "vertical") {
+    return refuse("--micro-batch-schedule vertical has each block run all micro-batches at once, ",
+                  "and the ranks behind it would wait: take horizontal");
+  }
+  GEMINI_ASSIGN_OR_RETURN(const policies::PipelineSchedule schedule,
+                          policies::ParsePipelineSchedule(config.pipeline_schedule));
+  if (policies::SplitsBackward(schedule)) {
+    return refuse("--pipeline-schedule ", config.pipeline_schedule,
+                  " is only foretold: take 1f1b or interleaved");
+  }
+  // What else a schedule wants of the numbers.
+  const absl::Status lists = policies::PipelineLists(schedule, {.ranks = config.pipeline,
+                                                                .chunks = config.pipeline_chunks,
+                                                                .micro_batches = config.accumulate})
+                                 .status();
+  return lists.ok() ? lists
+                    : refuse("--pipeline-chunks ", config.pipeline_chunks, ", --accumulate ",
+                             config.accumulate, ": ", lists.message());
 }
 
 }  // namespace
@@ -98,21 +131,27 @@ bool RunConfig::routes_experts(int64_t count, int64_t chosen) const {
   return std::pow(not_chosen, static_cast<double>(batch * sequence)) > kLeastLeftOut;
 }
 
+int RunConfig::zero_stage() const {
+  // In a pipeline the others send as often as there are micro-batches.
+  if (zero == "auto") return pipeline > 1 ? 1 : 3;
+  return zero.front() - '0';
+}
+
 bool RunConfig::adds_gradients_once() const {
-  const bool has_room = zero == "0" || zero == "1";
+  const bool has_room = zero_stage() <= 1;
   return accumulate > 1 && (gradient_sync == "last" || (gradient_sync == "auto" && has_room));
 }
 
 int64_t SharingKeys::tensor_ranks(int64_t num_ranks) const {
   if (tensor == "none") return 1;
   if (tensor_size > 0) return tensor_size;
-  return std::max<int64_t>(num_ranks / std::max<int64_t>(sequence_size, 1), 1);
+  return std::max<int64_t>(num_ranks / pipeline / std::max<int64_t>(sequence_size, 1), 1);
 }
 
 int64_t SharingKeys::sequence_ranks(int64_t num_ranks) const {
   if (!has_sequence_axis()) return 1;
   if (sequence_size > 0) return sequence_size;
-  return std::max<int64_t>(num_ranks / tensor_ranks(num_ranks), 1);
+  return std::max<int64_t>(num_ranks / pipeline / tensor_ranks(num_ranks), 1);
 }
 
 std::optional<int> RunConfig::gpu() const { return ParseDeviceName(device).value_or(std::nullopt); }
@@ -194,6 +233,7 @@ absl::Status CheckRunConfig(const RunConfig& config) {
 }
 
 absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
+  if (config.pipeline > 1) GEMINI_RETURN_IF_ERROR(CheckPipeline(config));
   if (num_ranks == 1) return absl::OkStatus();
   const auto refuse = [&](absl::string_view what, absl::string_view why) {
     return absl::UnimplementedError(absl::StrCat(what, " with ", num_ranks, " ranks: ", why));
@@ -204,14 +244,15 @@ absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
     return refuse("--moment-rounding stochastic",
                   "its numbers follow from tensors, not from parts");
   }
-  if (config.gradient_sync == "last" && config.zero != "0" && config.zero != "1") {
+  if (config.gradient_sync == "last" && config.zero_stage() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--gradient-sync last with --zero ", config.zero,
+        absl::StrCat("--gradient-sync last with --zero ", config.zero_stage(),
                      ": a rank has no room there for gradients of the whole model: --zero 1 has"));
   }
-  if (config.gather_ahead > 0 && config.zero != "3") {
+  if (config.gather_ahead > 0 && config.zero_stage() != 3) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--gather-ahead with --zero ", config.zero,
+        absl::StrCat("--gather-ahead with --zero ", config.zero_stage(),
+                     config.zero == "auto" ? ", the default of a pipeline" : "",
                      ": nothing is gathered where it is used there: leave it out"));
   }
   if (config.vocabulary_blocks > 1) {

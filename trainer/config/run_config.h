@@ -60,10 +60,14 @@ struct PlacementKeys {
   bool operator==(const PlacementKeys&) const = default;
 };
 
-// How ranks share layers and sequences.
+// How ranks share blocks, layers and sequences.
 struct SharingKeys {
+  int64_t pipeline = 1;                    // How many ranks have the blocks one after the other.
+  std::string pipeline_schedule = "1f1b";  // A policies::PipelineScheduleName.
+  int64_t pipeline_chunks = 1;             // Runs of blocks that each of them has.
+  std::string pipeline_split;              // Blocks of each run; empty: they take about as long.
   std::string tensor = "none";             // How ranks share each layer.
-  int64_t tensor_size = 0;                 // How many do; 0: all that sequence_size leaves.
+  int64_t tensor_size = 0;                 // How many do; 0: all that the other sizes leave.
   int64_t tensor_depth = 1;                // Layers of a 2.5d grid.
   std::string sequence_parallel = "none";  // How ranks share each sequence.
   int64_t sequence_size = 0;               // How many do by ulysses or ring; 0: all that are left.
@@ -91,7 +95,7 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   int64_t accumulate = 1;
   std::string micro_batch_schedule = "horizontal";
   int64_t collective_timeout = 120;  // Seconds.
-  std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
+  std::string zero = "auto";  // Of several ranks: what of the model each of them has in parts.
   std::string gradient_sync = "auto";  // When they add their gradients.
   int64_t gather_ahead = 0;            // Units that are gathered while one computes.
   bool recompute = false;
@@ -116,6 +120,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   uint64_t rounding_seed() const;
   // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted.
   std::optional<int> gpu() const;
+  // What `zero` says: 0 to 3.
+  int zero_stage() const;
   // Whether ranks add their gradients behind all micro-batches of a step, and not in each.
   bool adds_gradients_once() const;
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }

@@ -41,22 +41,13 @@ std::vector<ConfigKey> ParallelTable(const std::vector<ConfigKey>& keys) {
       {"parallel.tensor.mode", "tensor"},          {"parallel.tensor.size", "tensor-size"},
       {"parallel.tensor.depth", "tensor-depth"},   {"parallel.sequence.mode", "sequence-parallel"},
       {"parallel.sequence.size", "sequence-size"}, {"parallel.sequence.layout", "sequence-layout"},
-      {"parallel.rank-order", "rank-order"}};
+      {"parallel.rank-order", "rank-order"},       {"parallel.pipeline", "pipeline"}};
   std::vector<ConfigKey> table;
   for (const auto& [name, flat] : kSpellings) {
     table.push_back(*std::ranges::find(keys, flat, &ConfigKey::name));
     table.back().name = name;
     table.back().same_as = flat;
   }
-  ConfigKey& pipeline = table.emplace_back();
-  pipeline.name = "parallel.pipeline";
-  pipeline.form = ConfigKey::Form::kWhole;
-  pipeline.wants = "a whole number";
-  pipeline.set = [](absl::string_view text) {
-    return text == "1" ? absl::OkStatus()
-                       : absl::InvalidArgumentError(absl::StrCat(
-                             text, " stages: pipelines are not built yet: leave it out"));
-  };
   return table;
 }
 
@@ -88,9 +79,9 @@ KeyTable RunKeys(RunConfig& config) {
           {"zero", "STAGE",
            "With several ranks (mpirun -n N gemini-train ...), what each has of the model: 0: "
            "all; 1: parameters and gradients, and a part of the optimizer states; 2: parameters, "
-           "and a part of the rest; 3: a part of all",
+           "and a part of the rest; 3: a part of all; auto: 3, in pipelines 1",
            R::kFree},
-          config.zero, {"0", "1", "2", "3"}),
+          config.zero, {"auto", "0", "1", "2", "3"}),
       ChoiceKey({"gradient-sync", "NAME",
                  "When ranks add their gradients: behind the last micro-batch of a step, or in "
                  "each; auto: the last with --zero 0 and 1, which have room for those before it. "
@@ -102,6 +93,26 @@ KeyTable RunKeys(RunConfig& config) {
                 "on DEVICE",
                 R::kFree},
                config.gather_ahead, 0, 1),
+      CountKey({"pipeline", "P",
+                "How many ranks have the model's blocks one after the other, each a part of them; "
+                "the micro-batches of --accumulate go through all. The others learn from other "
+                "sequences",
+                R::kFree},
+               config.pipeline, 1, kMostAxisRanks),
+      ChoiceKey({"pipeline-schedule", "NAME",
+                 "With --pipeline: 1f1b, or interleaved, in which ranks have several runs of "
+                 "blocks and wait less. zb-h1, zb-h2 and zb-v are only foretold",
+                 R::kFree},
+                config.pipeline_schedule, {"1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"}),
+      CountKey(
+          {"pipeline-chunks", "V",
+           "With --pipeline-schedule interleaved: how many runs of blocks a rank has", R::kFree},
+          config.pipeline_chunks, 1, kMostAxisRanks),
+      TextKey({"pipeline-split", "N,N,...",
+               "With --pipeline: how many blocks each run has, in the model's order; when not "
+               "given, so many that all take about as long",
+               R::kFree},
+              config.pipeline_split),
       ChoiceKey({"tensor", "MODE",
                  "How ranks share each layer: none; 1d: each has some heads, and columns and rows "
                  "of its matrices; 2d, 2.5d, 3d: each has blocks of matrices and of what is "

@@ -2,7 +2,9 @@
 #include "trainer/forecast/floor_of_rank.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +27,9 @@ namespace {
 class OperatorFloors {
  public:
   OperatorFloors(const GatheredLm& model, ElementType element, const NamedTrace& step)
-      : element_(element), step_(step) {
-    for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
-      for (const UnitTensor& tensor : unit->tensors()) units_[tensor.name] = unit.get();
+      : model_(model), element_(element), step_(step) {
+    for (size_t u = 0; u < model.units().size(); ++u) {
+      for (const UnitTensor& tensor : model.units()[u]->tensors()) units_[tensor.name] = u;
     }
   }
 
@@ -35,19 +37,37 @@ class OperatorFloors {
     DeviceNeed most;
     for (int32_t at = 0; at < step_.trace.num_positions(); ++at) {
       const DeviceNeed need = NeedAt(at);
-      if (need.bytes() > most.bytes()) most = need;
+      if (IsHere(at) && need.bytes() > most.bytes()) most = need;
     }
     return most;
   }
 
  private:
-  // Returns the unit whose parameters an operator reads, or null: it reads none.
-  const GatheredUnit* UnitAt(int32_t at) const {
-    if (at < 0 || at == step_.trace.num_positions()) return nullptr;
+  // Returns the number of the unit whose parameters an operator reads, or nothing: it reads none.
+  std::optional<size_t> NumberAt(int32_t at) const {
+    if (at < 0 || at == step_.trace.num_positions()) return std::nullopt;
     const absl::Span<const TensorUse> uses = step_.trace.uses_of(at);
-    if (uses.empty() || uses.front().kind != ChunkKind::kParam) return nullptr;
+    if (uses.empty() || uses.front().kind != ChunkKind::kParam) return std::nullopt;
     const auto found = units_.find(step_.tensor_names[uses.front().tensor]);
-    return found == units_.end() ? nullptr : found->second;
+    return found == units_.end() ? std::nullopt : std::optional(found->second);
+  }
+  const GatheredUnit* UnitAt(int32_t at) const {
+    const std::optional<size_t> number = NumberAt(at);
+    return number.has_value() ? model_.units()[*number].get() : nullptr;
+  }
+
+  // Whether this rank of a pipeline runs an operator. Positions come in their order. One that reads
+  // nothing belongs to the unit that was read last.
+  bool IsHere(int32_t at) {
+    const size_t num_blocks = model_.blocks().size();
+    if (const std::optional<size_t> number = NumberAt(at); number.has_value()) {
+      // A tied table is read by the head where the last block was read before it.
+      const bool is_head = *number == 0 && last_ >= 2 && last_ >= num_blocks;
+      last_ = is_head ? num_blocks + 1 : *number;
+    }
+    const int64_t last_rank = model_.stages().num_ranks() - 1;
+    return last_ > num_blocks ? model_.pipeline_rank() == last_rank
+                              : model_.FirstRankWith(last_) == model_.pipeline_rank();
   }
 
   DeviceNeed NeedAt(int32_t at) {
@@ -77,9 +97,11 @@ class OperatorFloors {
     return reading.bytes() > behind.bytes() ? reading : behind;
   }
 
+  const GatheredLm& model_;
   const ElementType element_;
   const NamedTrace& step_;
-  absl::flat_hash_map<absl::string_view, const GatheredUnit*> units_;  // By tensors' names.
+  absl::flat_hash_map<absl::string_view, size_t> units_;  // Their numbers, by tensors' names.
+  size_t last_ = 0;  // The unit that was read last; one behind the blocks stands for the head.
   std::vector<GradientOut>::const_iterator out_ = step_.trace.gradient_outs.begin();
   int64_t gradient_bytes_ = 0;  // Of the unit, that are there.
 };
@@ -104,7 +126,7 @@ absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape rou
 DeviceNeed FindFloorOfRank(const GatheredLm& model, ElementType element, const NamedTrace& step) {
   DeviceNeed most = OperatorFloors(model, element, step).FindMost();
   for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
-    if (unit->is_alone()) continue;  // It adds nothing.
+    if (!unit->is_here() || unit->is_alone()) continue;  // It adds nothing.
     // The sum's buffer, and before they are in it, the gradients.
     int64_t elements = unit->cut().num_elements();
     for (size_t i = 0; i < unit->tensors().size(); ++i) {

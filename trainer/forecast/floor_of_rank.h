@@ -24,8 +24,8 @@ absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape rou
                                            const RankLayout& layout, int64_t rank);
 
 // Returns what the neediest part of a rank's step is known to need: adding up the gradients of a
-// unit, or an operator. `step` is the trace of the model that `model` has units of, or empty:
-// nothing is known of its operators then.
+// unit, or an operator; in a pipeline, of its stages. `step` is the trace of the model that `model`
+// has units of, or empty: nothing is known of its operators then.
 DeviceNeed FindFloorOfRank(const GatheredLm& model, ElementType element, const NamedTrace& step);
 
 }  // namespace gemini::trainer

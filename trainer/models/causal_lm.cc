@@ -51,19 +51,24 @@ void BatchLoss::Backward(const LossFactors& factors) const {
 
 BatchLoss CausalLm::Losses(const torch::Tensor& tokens, const Labels& labels,
                            const LossFactors& factors) {
-  return LossOf(ForwardBlocks(tokens), labels, factors);
+  return LossOf(EmbedAndForward(tokens), labels, factors);
 }
 
 torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
-  return Head(ForwardBlocks(tokens).hidden);
+  return Head(EmbedAndForward(tokens).hidden);
 }
 
-Stream CausalLm::ForwardBlocks(const torch::Tensor& tokens) {
+Stream CausalLm::EmbedAndForward(const torch::Tensor& tokens) {
   Stream stream = {.hidden = Embed(tokens)};
   const BatchContext context = ContextOf(stream.hidden);
-  for (const std::shared_ptr<Block>& block : blocks_) {
-    stream =
-        recompute_ ? ForwardRecomputed(block, stream, context) : block->Forward(stream, context);
+  return ForwardBlocks(std::move(stream), context, 0, blocks_.size());
+}
+
+Stream CausalLm::ForwardBlocks(Stream stream, const BatchContext& context, size_t begin,
+                               size_t end) const {
+  for (size_t b = begin; b < end; ++b) {
+    stream = recompute_ ? ForwardRecomputed(blocks_[b], stream, context)
+                        : blocks_[b]->Forward(stream, context);
   }
   return stream;
 }

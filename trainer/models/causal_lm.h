@@ -100,8 +100,8 @@ class CausalLm : public torch::nn::Module {
   // a model of several ranks does in these. They are at first.
   virtual void set_last_micro_batch(bool /*is_last*/) {}
   // Says that so many micro-batches follow, of which each stage runs all before the next one
-  // begins (vertical_schedule.h), and that nothing of earlier ones is needed any more. Without it
-  // each one runs through all stages.
+  // begins (vertical_schedule.h), or whose stages are in several ranks, and that nothing of earlier
+  // ones is needed any more. Without it each one runs through all stages.
   virtual void BeginMicroBatches(int64_t /*count*/) {}
   // Around an evaluation. A model that several ranks have in parts brings its whole tensors up to
   // date first, so that each batch does the same, and so does each step behind it.
@@ -111,6 +111,9 @@ class CausalLm : public torch::nn::Module {
   // several ranks have in parts keeps what the stage computes with.
   virtual void HoldStage(size_t /*stage*/) {}
   virtual void ReleaseStage(size_t /*stage*/) {}
+
+  // Returns what leaves block `end` - 1 for what enters block `begin`.
+  Stream ForwardBlocks(Stream stream, const BatchContext& context, size_t begin, size_t end) const;
 
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
   // [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode only.
@@ -150,7 +153,7 @@ class CausalLm : public torch::nn::Module {
 
  private:
   // Returns what leaves the last block.
-  Stream ForwardBlocks(const torch::Tensor& tokens);
+  Stream EmbedAndForward(const torch::Tensor& tokens);
 
   bool recompute_ = false;
   DropoutDraw dropout_draw_;

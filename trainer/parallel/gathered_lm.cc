@@ -57,7 +57,18 @@ class GatheredLm::GatheredBlock final : public Block {
 };
 
 void GatheredLm::GatherAhead(size_t unit) {
-  if (gather_ahead_ && unit < units_.size()) units_[unit]->BeginGather();
+  if (gather_ahead_ && unit < units_.size() && units_[unit]->is_here()) units_[unit]->BeginGather();
+}
+
+bool GatheredLm::HasUnit(int64_t pipeline_rank, size_t unit) const {
+  const bool has_copy = unit == 0 && spec_.tied_head && pipeline_rank == stages().num_ranks() - 1;
+  return has_copy || pipeline_rank == FirstRankWith(unit);
+}
+
+int64_t GatheredLm::FirstRankWith(size_t unit) const {
+  if (unit == 0) return 0;
+  return unit > blocks_.size() ? stages().num_ranks() - 1
+                               : stages().RankOfBlock(static_cast<int64_t>(unit) - 1);
 }
 
 void GatheredLm::GatherAheadBackwards(size_t unit) {
@@ -71,19 +82,23 @@ void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) cons
 
 absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(
     const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
-    const RankGroup& group, const UnitOptions& options, TensorLayers* layers) {
+    const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
+    const std::optional<PipelinePlace>& place) {
   GEMINI_ASSIGN_OR_RETURN(
       std::unique_ptr<CausalLm> whole,
       layers != nullptr
           ? MakeCausalLm(spec, *layers)
           : MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
-  std::unique_ptr<GatheredLm> model(new GatheredLm(spec, std::move(whole)));
+  std::unique_ptr<GatheredLm> model(new GatheredLm(
+      spec, std::move(whole), layers != nullptr ? layers->hidden_part() : HiddenPart(),
+      place.value_or(PipelinePlace{.stages = ModelStages(spec.num_blocks)})));
   model->MakeUnits(type, communicator, group, options, layers);
   return model;
 }
 
-GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole)
-    : spec_(spec), whole_(std::move(whole)) {}
+GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole,
+                       const HiddenPart& hidden_part, const PipelinePlace& place)
+    : spec_(spec), whole_(std::move(whole)), hidden_part_(hidden_part), place_(place) {}
 
 void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
                            const RankGroup& group, const UnitOptions& options,
@@ -102,6 +117,10 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     for (const torch::Tensor& parameter : whole_->blocks()[b]->parameters()) {
       block_of[parameter.unsafeGetTensorImpl()] = b;
     }
+  }
+
+  for (size_t b = 0; b < num_blocks; ++b) {
+    blocks_.push_back(std::make_shared<GatheredBlock>(whole_->blocks()[b], *this, b + 1));
   }
 
   layers_.resize(num_blocks + 2);
@@ -130,8 +149,11 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     const std::string name = u == 0                ? "the embeddings"
                              : u == num_blocks + 1 ? "the head"
                                                    : absl::StrCat("block ", u - 1);
+    UnitOptions own = options;
+    own.is_here = HasUnit(place_.rank, u);
+    if (u == 0 && spec_.tied_head && own.is_here) own.copies = place_.ends;
     units_.push_back(std::make_unique<GatheredUnit>(name, std::move(tensors[u]), type, communicator,
-                                                    group, options));
+                                                    group, own));
     const GatheredUnit& made = *units_.back();
     for (size_t i = 0; i < made.pieces().size(); ++i) {
       const ShardPiece& piece = made.pieces()[i];
@@ -146,9 +168,11 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     for (size_t i = 0; i < made->sums().size(); ++i) {
       AddParameter(*this, absl::StrCat("sum.", made->tensors()[i].name), made->sums()[i]);
     }
-  }
-  for (size_t b = 0; b < num_blocks; ++b) {
-    blocks_.push_back(std::make_shared<GatheredBlock>(whole_->blocks()[b], *this, b + 1));
+    for (size_t i = 0; i < made->sums_for_copies().size(); ++i) {
+      const auto tensor = static_cast<size_t>(made->pieces()[i].tensor);  // A rank has one piece.
+      AddParameter(*this, absl::StrCat("copy.", made->tensors()[tensor].name),
+                   made->sums_for_copies()[i]);
+    }
   }
 }
 
@@ -223,7 +247,7 @@ auto GatheredLm::WithHead(const Compute& compute) {
     GatheredUnit& table = *units_.front();
     if (by_stages_) {
       embeddings_ = table.Views(UnitUse::kToTheEnd);
-      table.set_last_micro_batch(false);  // Look-ups follow.
+      if (stages().num_ranks() == 1) table.set_last_micro_batch(false);  // Look-ups follow.
     } else {
       table.Hold();
     }
@@ -233,7 +257,7 @@ auto GatheredLm::WithHead(const Compute& compute) {
   auto result = compute();
   if (spec_.tied_head) {
     layers_.front().PutBack();
-    if (!by_stages_) units_.front()->Release();
+    if (!by_stages_ || !at::GradMode::is_enabled()) units_.front()->Release();
   }
   if (unit != nullptr) {
     layers_.back().PutBack();

@@ -2,22 +2,25 @@
 // A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
 // while it computes; shards and whole tensors beside them (1 and 2); or the whole model (0), with
 // gradients that are added up.
-// Units are the embeddings, each block, and what is behind the blocks.
+// Units are the embeddings, each block, and what is behind the blocks. In a pipeline each rank has
+// those of its stages alone (model_stages.h), of a tied table the first and the last one.
 // Parts:  where ranks share layers (tensor_layers.h), each has some boxes of the tensors, and all
 //         that is said of the model here is said of these: ranks with the same boxes are the group
 //         among which they are cut into shards.
 // Names:  its parameters are this rank's pieces, in the order of the units: as PieceName; behind
-//         all of them "whole.NAME", frozen, of what it has whole beside them, and "sum.NAME" of
-//         gradients that are added up there.
+//         all of them "whole.NAME", frozen, of what it has whole beside them, and "sum.NAME" and
+//         "copy.NAME" of gradients that are added up there.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank: of each micro-batch, or of the sum of a step's.
-// Sums:   a tied table has one of each micro-batch; in the vertical schedule, whose backwards of
-//         head and look-up are apart, one of either. Where ranks add once a step, it has one.
+// Sums:   a tied table has one of each micro-batch; in the vertical schedule and in a pipeline,
+//         whose backwards of head and look-up are apart, one of either. Where ranks add once a
+//         step, it has one, and in a pipeline either end has one.
 // Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
 //         other, or as BeginMicroBatches says: a forward ends those before it, whose backward
 //         throws if it is run afterwards.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,6 +31,7 @@
 #include "trainer/models/causal_lm.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_unit.h"
+#include "trainer/parallel/model_stages.h"
 #include "trainer/parallel/parameter_boxes.h"
 #include "trainer/parallel/tensor_layers.h"
 
@@ -36,6 +40,14 @@ namespace gemini::trainer {
 // Returns the elements that a shard's pieces are cut at for moments of this format: whole blocks of
 // the norm, and of what quantises 8-bit moments together.
 int64_t ShardBlockElements(MomentFormat moments);
+
+// Where a rank lies in a pipeline.
+struct PipelinePlace {
+  ModelStages stages;
+  int64_t rank = 0;  // Of the pipeline.
+  // The first and the last rank. It outlives the model.
+  const RankGroup* ends = nullptr;
+};
 
 class GatheredLm final : public CausalLm {
  public:
@@ -48,10 +60,13 @@ class GatheredLm final : public CausalLm {
                                                           const UnitOptions& options) {
     return Make(spec, type, communicator, group, options, /*layers=*/nullptr);
   }
-  // The same of layers that are shared, on the meta device, or of whole ones if `layers` is null.
+  // The same of layers that are shared, on the meta device, or of whole ones if `layers` is null;
+  // and of stages in a pipeline. Embed is then for its first rank, and Head and LossOf are for its
+  // last one.
   static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(
       const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
-      const RankGroup& group, const UnitOptions& options, TensorLayers* layers);
+      const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
+      const std::optional<PipelinePlace>& place = {});
 
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
@@ -72,9 +87,22 @@ class GatheredLm final : public CausalLm {
   // steps.
   void NoteUpdate();
 
+  // Adds the gradients of a tied table over the ends of the pipeline, behind the last backward of a
+  // step.
+  void AddOverCopies() { units_.front()->AddOverCopies(); }
+
   const ModelSpec& spec() const { return spec_; }
-  // In the order of their use.
+  // Which elements of [batch, sequence, width] are in the hidden states between blocks.
+  const HiddenPart& hidden_part() const { return hidden_part_; }
+  const ModelStages& stages() const { return place_.stages; }
+  int64_t pipeline_rank() const { return place_.rank; }
+  // All units of the model, in the order of their use; this rank may lack some
+  // (GatheredUnit::is_here).
   const std::vector<std::unique_ptr<GatheredUnit>>& units() const { return units_; }
+  // Returns whether a rank of the pipeline has a unit.
+  bool HasUnit(int64_t pipeline_rank, size_t unit) const;
+  // Returns the first rank of the pipeline that has it.
+  int64_t FirstRankWith(size_t unit) const;
   // Returns what a unit's tensors are of those in the files.
   const std::vector<ParameterBoxes>& boxes(size_t unit) const { return layers_[unit].boxes; }
 
@@ -91,10 +119,11 @@ class GatheredLm final : public CausalLm {
   };
   class GatheredBlock;
 
-  GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole);
+  GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole, const HiddenPart& hidden_part,
+             const PipelinePlace& place);
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
                  const UnitOptions& options, const TensorLayers* layers);
-  // Begins to gather the unit of that number, if units are gathered ahead and there is one.
+  // Begins to gather the unit of that number, if units are gathered ahead and this rank has it.
   void GatherAhead(size_t unit);
   // The same of the unit before `unit`, in backward.
   void GatherAheadBackwards(size_t unit);
@@ -108,11 +137,14 @@ class GatheredLm final : public CausalLm {
 
   const ModelSpec spec_;
   const std::unique_ptr<CausalLm> whole_;  // On the meta device.
+  const HiddenPart hidden_part_;
+  const PipelinePlace place_;
   bool gather_ahead_ = false;
   std::vector<std::unique_ptr<GatheredUnit>> units_;
   std::vector<UnitLayers> layers_;         // By unit.
   std::vector<torch::Tensor> embeddings_;  // Views, from Embed until a tied head has used them.
-  bool by_stages_ = false;    // The micro-batches that are under way go through it stage by stage.
+  // The micro-batches that are under way go through it stage by stage, or as a pipeline does.
+  bool by_stages_ = false;
   int64_t not_embedded_ = 0;  // Of them.
 };
 

@@ -8,7 +8,9 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
 #include "ATen/ops/zeros.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/CPUAllocator.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -56,6 +58,26 @@ void Save(AutogradContext* context, GatheredUnit& unit, UnitUse use,
   SaveState(context, c10::make_intrusive<UnitInGraph>(unit, use, std::move(when_gathered)));
 }
 
+struct GivenGradients : torch::CustomClassHolder {
+  explicit GivenGradients(variable_list the_gradients) : gradients(std::move(the_gradients)) {}
+  variable_list gradients;
+};
+
+// Its backward gives each parameter a gradient that was made elsewhere.
+class GiveFunction : public torch::autograd::Function<GiveFunction> {
+ public:
+  static Variable forward(AutogradContext* context, at::TensorList /*parameters*/,
+                          const c10::intrusive_ptr<GivenGradients>& gradients) {
+    SaveState(context, gradients);
+    return at::empty({0}, torch::kFloat32);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& /*gradients*/) {
+    variable_list given = std::move(SavedState<GivenGradients>(context)->gradients);
+    given.resize(given.size() + 1);
+    return given;
+  }
+};
+
 // Of GatherBehind.
 class GatherFunction : public torch::autograd::Function<GatherFunction> {
  public:
@@ -86,28 +108,43 @@ absl::string_view NameOfWhole(absl::string_view piece) { return piece.substr(0, 
 class GatheredUnit::Gradients {
  public:
   explicit Gradients(GatheredUnit& unit) : unit_(unit) {
-    if (unit.options_.sync == GradientSync::kLast && unit.has_parts()) {
+    if (unit.options_.sync == GradientSync::kLast && unit.has_parts() && unit.is_here()) {
       for (const UnitTensor& tensor : unit.tensors_) {
         sums_.push_back(at::empty(tensor.sizes, unit.buffer_.options()));
       }
     }
     has_sum_.resize(sums_.size());
+    if (unit.options_.copies != nullptr) {
+      for (const Tensor& parameter : unit.parameters_) {
+        for_copies_.push_back(at::empty(parameter.sizes(), parameter.options()));
+      }
+    }
+    is_for_copies_.resize(for_copies_.size());
   }
 
   const std::vector<Tensor>& sums() const { return sums_; }
+  const std::vector<Tensor>& for_copies() const { return for_copies_; }
   void set_last_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
   // Takes a micro-batch's, and returns those of the parameters.
   std::vector<Tensor> Take(std::vector<Tensor> gradients) {
     const bool adds_later = unit_.options_.sync == GradientSync::kLast && !is_last_micro_batch_;
-    return adds_later || unit_.is_alone() ? Keep(std::move(gradients)) : Sum(std::move(gradients));
+    std::vector<Tensor> of_parameters =
+        adds_later || unit_.is_alone() ? Keep(std::move(gradients)) : Sum(std::move(gradients));
+    if (!for_copies_.empty()) KeepForCopies(of_parameters);
+    return of_parameters;
   }
+  // Adds what KeepForCopies has kept over the copies, and forgets it. Returns the gradients of the
+  // parameters.
+  std::vector<Tensor> SumOfCopies();
 
  private:
   // Keeps them for the ranks' sum. Returns those of the parameters, of replicas.
   std::vector<Tensor> Keep(std::vector<Tensor> gradients);
   // Returns by tensor what Keep has kept, or undefined tensors, and forgets it: what is returned
-  // is good until the next Keep.
+  // is good until the next one is kept.
   std::vector<Tensor> TakeKept();
+  // Adds gradients of the parameters to those that wait for other copies', and drops them.
+  void KeepForCopies(std::vector<Tensor>& of_parameters);
   // Adds them over the ranks. Returns those of the parameters.
   std::vector<Tensor> Sum(std::vector<Tensor> gradients);
   // Returns the sum over the ranks of this rank's part, for gradients that it drops, and notes in
@@ -116,7 +153,9 @@ class GatheredUnit::Gradients {
 
   GatheredUnit& unit_;
   std::vector<Tensor> sums_;
-  std::vector<bool> has_sum_;  // By tensor, of sums_.
+  std::vector<bool> has_sum_;       // By tensor, of sums_.
+  std::vector<Tensor> for_copies_;  // By piece, as the next.
+  std::vector<bool> is_for_copies_;
   bool is_last_micro_batch_ = true;
 };
 
@@ -157,7 +196,8 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
       group_(group),
       options_(options),
       cut_(SizesOf(tensors_), has_parts() ? group.size() : 1, options.block_elements),
-      pieces_(cut_.PiecesOf(has_parts() ? group.place : 0)) {
+      pieces_(options.is_here ? cut_.PiecesOf(has_parts() ? group.place : 0)
+                              : std::vector<ShardPiece>()) {
   TORCH_CHECK(std::ranges::any_of(tensors_, &UnitTensor::is_trained), "nothing of ", name_,
               " is trained");
   TORCH_CHECK(!gathers() || options.sync == GradientSync::kEach,
@@ -169,7 +209,7 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
                                            : std::vector<int64_t>{piece.count};
     parameters_.push_back(at::empty(sizes, type).set_requires_grad(tensor.is_trained));
   }
-  if (options.division == UnitDivision::kShardsAndWhole) {
+  if (options.division == UnitDivision::kShardsAndWhole && options.is_here) {
     for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, type));
   }
   buffer_ = at::empty({0}, type);
@@ -177,6 +217,18 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
 }
 
 const std::vector<Tensor>& GatheredUnit::sums() const { return gradients_->sums(); }
+
+const std::vector<Tensor>& GatheredUnit::sums_for_copies() const {
+  return gradients_->for_copies();
+}
+
+void GatheredUnit::AddOverCopies() {
+  if (parameters_.empty() || options_.copies == nullptr) return;  // Copies are cut alike.
+  const at::AutoGradMode with_graph(true);
+  const Tensor given = GiveFunction::apply(
+      at::TensorList(parameters_), c10::make_intrusive<GivenGradients>(gradients_->SumOfCopies()));
+  given.backward(at::empty_like(given));
+}
 
 void GatheredUnit::set_last_micro_batch(bool is_last) { gradients_->set_last_micro_batch(is_last); }
 
@@ -318,10 +370,48 @@ std::vector<Tensor> GatheredUnit::Gradients::TakeKept() {
   }
   if (unit_.has_parts()) return kept;
   for (size_t i = 0; i < unit_.pieces_.size(); ++i) {
-    kept[static_cast<size_t>(unit_.pieces_[i].tensor)] = unit_.parameters_[i].grad();
-    unit_.parameters_[i].mutable_grad().reset();
+    Tensor& of_tensor = kept[static_cast<size_t>(unit_.pieces_[i].tensor)];
+    if (for_copies_.empty()) {
+      of_tensor = unit_.parameters_[i].grad();
+      unit_.parameters_[i].mutable_grad().reset();
+    } else if (is_for_copies_[i]) {
+      of_tensor = for_copies_[i];
+      is_for_copies_[i] = false;
+    }
   }
   return kept;
+}
+
+void GatheredUnit::Gradients::KeepForCopies(std::vector<Tensor>& of_parameters) {
+  for (size_t i = 0; i < of_parameters.size(); ++i) {
+    if (!of_parameters[i].defined()) continue;
+    if (is_for_copies_[i]) {
+      for_copies_[i].add_(of_parameters[i]);
+    } else {
+      for_copies_[i].copy_(of_parameters[i]);
+    }
+    is_for_copies_[i] = true;
+    of_parameters[i].reset();
+  }
+}
+
+std::vector<Tensor> GatheredUnit::Gradients::SumOfCopies() {
+  const RankLine line = {&unit_.communicator_, unit_.options_.copies};
+  const Tensor ranks_with = at::zeros({std::ssize(for_copies_)}, torch::kFloat32);
+  for (size_t i = 0; i < for_copies_.size(); ++i) {
+    if (is_for_copies_[i]) ranks_with[static_cast<int64_t>(i)] = 1;
+  }
+  AddOverRanks(ranks_with, line, absl::StrCat("which copies of ", unit_.name_, " have gradients"));
+  std::vector<Tensor> sums(for_copies_.size());
+  for (size_t i = 0; i < for_copies_.size(); ++i) {
+    const bool is_here = is_for_copies_[i];
+    is_for_copies_[i] = false;
+    if (ranks_with[static_cast<int64_t>(i)].item<float>() == 0) continue;
+    // Memory of its own: others write to it, and nothing else keeps a gradient that has left.
+    sums[i] = is_here ? for_copies_[i].clone() : at::zeros_like(for_copies_[i]);
+    AddOverRanks(sums[i], line, absl::StrCat("gradients of copies of ", unit_.name_));
+  }
+  return sums;
 }
 
 std::vector<Tensor> GatheredUnit::Gradients::Sum(std::vector<Tensor> gradients) {

@@ -11,6 +11,9 @@
 //         sum, of what the places add up to. Where ranks add once a step, each adds those of its
 //         own micro-batches before: replicas in their parameters' .grad, as they would alone, and
 //         with whole tensors in others beside these (stage 1).
+// Copies: of a tied table the first and the last rank of a pipeline have the same piece each, one
+//         for the look-up and one for the head. What comes of either is kept beside the parameters
+//         until AddOverCopies adds them, behind a step's last backward.
 // Memory: one buffer, however many micro-batches have views of it. It is empty while nobody holds
 //         it: views that a graph saved do not keep its memory.
 // Order:  all ranks of the group call Views, and run backward, in the same order.
@@ -60,6 +63,11 @@ struct UnitOptions {
   UnitDivision division = UnitDivision::kShards;
   GradientSync sync = GradientSync::kEach;
   int64_t block_elements = 0;  // As ShardCut.
+  // Whether this rank has any of it. If not, nothing but its description is there.
+  bool is_here = true;
+  // The ranks that have copies of this rank's pieces, which add their gradients; it outlives the
+  // unit. Null: there are none.
+  const RankGroup* copies = nullptr;
 };
 
 // What backward needs of the buffer.
@@ -92,6 +100,13 @@ class GatheredUnit {
   // Returns where this rank adds the gradients of whole tensors until the ranks add theirs: by
   // tensor, or none.
   const std::vector<torch::Tensor>& sums() const;
+  // Returns where the gradients of pieces that have copies wait for AddOverCopies: by piece, or
+  // none.
+  const std::vector<torch::Tensor>& sums_for_copies() const;
+  // Adds the gradients of copies, in the type of the parameters, and gives them to the parameters,
+  // whose hooks see them. The ranks with copies call it behind the last backward of a step. It does
+  // nothing where there are no copies.
+  void AddOverCopies();
   // Tells that an update has changed the ranks' pieces, so that the whole tensors are stale.
   void NoteUpdate() { is_stale_ = true; }
   // Gathers the values of the pieces into the whole tensors, if there are any that lack them. Views
@@ -120,6 +135,7 @@ class GatheredUnit {
   std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs,
                                           std::function<void()> when_gathered = nullptr);
   bool is_held() const { return num_users_ > 0; }
+  bool is_here() const { return options_.is_here; }
   // Whether there is a buffer.
   bool gathers() const { return options_.division == UnitDivision::kShards; }
   // Whether this is the only rank that has the tensors, which adds nothing.

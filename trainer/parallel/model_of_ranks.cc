@@ -79,22 +79,31 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> MakeLayersOfRank(const ModelSpec& 
   return layers;
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
-                                                            torch::ScalarType type,
-                                                            Communicator& communicator,
-                                                            const RankLayout& layout,
-                                                            const UnitOptions& options) {
-  if (layout.ranks_of_row() == 1) {
+absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(
+    const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
+    const RankLayout& layout, const UnitOptions& options,
+    const std::optional<ModelStages>& stages) {
+  const bool shares_layers = layout.ranks_of_row() > 1;
+  if (!shares_layers && layout.pipeline_ranks() == 1) {
     return GatheredLm::Make(spec, type, communicator, communicator.world(), options);
   }
   GEMINI_ASSIGN_OR_RETURN(const RankGroup* const shards,
                           communicator.MakeGroup("shards", layout.parts()));
-  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<TensorLayers> layers,
-                          MakeLayersOfRank(spec, type, communicator, layout));
+  std::unique_ptr<TensorLayers> layers;
+  if (shares_layers) {
+    GEMINI_ASSIGN_OR_RETURN(layers, MakeLayersOfRank(spec, type, communicator, layout));
+  }
+  std::optional<PipelinePlace> place;
+  if (layout.pipeline_ranks() > 1) {
+    GEMINI_ASSIGN_OR_RETURN(const RankGroup* const ends,
+                            communicator.MakeGroup("pipeline ends", layout.EndsOfPipelines()));
+    place.emplace(PipelinePlace{
+        .stages = *stages, .rank = layout.pipeline_rank(communicator.rank()), .ends = ends});
+  }
   UnitOptions own = options;
   // There is nobody to divide a part with.
   if (shards->size() == 1) own.division = UnitDivision::kReplicas;
-  return GatheredLm::Make(spec, type, communicator, *shards, own, layers.get());
+  return GatheredLm::Make(spec, type, communicator, *shards, own, layers.get(), place);
 }
 
 }  // namespace gemini::trainer

@@ -3,12 +3,14 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/model_stages.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/tensor_layers.h"
 
@@ -29,11 +31,11 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> MakeLayersOfRank(const ModelSpec& 
                                                                const RankLayout& layout);
 
 // COLLECTIVE over the job. The model has passed CheckLayout. Of `type` and without values, as
-// GatheredLm::Make; the communicator outlives it.
-absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
-                                                            torch::ScalarType type,
-                                                            Communicator& communicator,
-                                                            const RankLayout& layout,
-                                                            const UnitOptions& options);
+// GatheredLm::Make; the communicator outlives it. `stages` are those of the layout's pipelines, and
+// are only needed where it has some.
+absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(
+    const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
+    const RankLayout& layout, const UnitOptions& options,
+    const std::optional<ModelStages>& stages = {});
 
 }  // namespace gemini::trainer

@@ -26,6 +26,21 @@ std::vector<ShardCut> CutsOf(const GatheredLm& model) {
   return cuts;
 }
 
+std::vector<bool> UnitsHere(const GatheredLm& model) {
+  std::vector<bool> is_here;
+  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
+    is_here.push_back(unit->is_here());
+  }
+  return is_here;
+}
+
+// Whether a part is the first that has these boxes of a tensor.
+bool IsFirst(const GatheredLm& model, const RankLayout& layout, size_t unit,
+             const ParameterBoxes& boxes, size_t part) {
+  return model.FirstRankWith(unit) == layout.pipeline_rank_of_part(part) &&
+         boxes.IsFirstOf(layout.place_of_part(part));
+}
+
 RankStepExchange::CountsByTensor CountsOf(const GatheredLm& model, const RankLayout& layout) {
   RankStepExchange::CountsByTensor counts;
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
@@ -33,7 +48,7 @@ RankStepExchange::CountsByTensor CountsOf(const GatheredLm& model, const RankLay
     for (const ParameterBoxes& boxes : model.boxes(unit)) {
       std::vector<bool>& of_tensor = counts.back().emplace_back();
       for (size_t part = 0; part < layout.parts().size(); ++part) {
-        of_tensor.push_back(boxes.IsFirstOf(layout.place_of_part(part)));
+        of_tensor.push_back(IsFirst(model, layout, unit, boxes, part));
       }
     }
   }
@@ -62,7 +77,7 @@ RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, Ga
     : own_(std::move(own)),
       model_(model),
       communicator_(communicator),
-      exchange_(communicator, layout, CutsOf(model), CountsOf(model, layout)) {
+      exchange_(communicator, layout, CutsOf(model), CountsOf(model, layout), UnitsHere(model)) {
   for (size_t u = 0; u < model.units().size(); ++u) {
     const GatheredUnit& unit = *model.units()[u];
     const size_t first = tensors_.size();
@@ -73,6 +88,7 @@ RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, Ga
       tensor.num_elements = c10::multiply_integers(tensor.boxes->sizes());
     }
     for (size_t part = 0; part < layout.parts().size(); ++part) {
+      if (!model.HasUnit(layout.pipeline_rank_of_part(part), u)) continue;
       const std::vector<int64_t>& ranks = layout.parts()[part];
       const bool is_own = std::ranges::find(ranks, communicator_.rank()) != ranks.end();
       const bool replicated = unit.cut().num_ranks() == 1;
@@ -84,7 +100,7 @@ RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, Ga
                                                                 : ranks[static_cast<size_t>(shard)],
                                    .name = PieceName(unit.tensors()[place].name, piece),
                                    .place = layout.place_of_part(part),
-                                   .is_first = tensor.boxes->IsFirstOf(layout.place_of_part(part)),
+                                   .is_first = IsFirst(model, layout, u, *tensor.boxes, part),
                                    .first = piece.first,
                                    .count = piece.count});
         }

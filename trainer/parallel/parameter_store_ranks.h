@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the shards of all ranks (gathered_lm.h), which are of the boxes that they have by sharing
-// layers, as the tensors of the whole model, as files have them. Of replicas each rank has its own,
-// and the first one's are what is saved.
+// layers, and in a pipeline of their blocks, as the tensors of the whole model, as files have them.
+// Of replicas each rank has its own, and the first one's are what is saved.
 // Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
 //          have pieces, which serve it meanwhile, and puts a window of the tensor together.
 // Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of
@@ -51,10 +51,11 @@ class RanksParameterStore final : public ParameterStore {
   // A shard of what one rank of a grid has of a tensor, in that rank's store.
   struct Piece {
     int64_t rank = 0;
-    std::string name;       // There.
-    int64_t place = 0;      // In the grid.
-    bool is_first = false;  // What ranks at other places have of the tensor as well.
-    int64_t first = 0;      // Element of the rank's tensor.
+    std::string name;   // There.
+    int64_t place = 0;  // In the grid.
+    // It is the one that is read, of what ranks at other places have of the tensor as well.
+    bool is_first = false;
+    int64_t first = 0;  // Element of the rank's tensor.
     int64_t count = 0;
     int64_t end() const { return first + count; }
   };

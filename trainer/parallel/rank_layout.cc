@@ -25,12 +25,12 @@ RankLayout::RankLayout(int64_t num_ranks) : RankLayout(*Mesh::Make(num_ranks, {}
 RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, const SequenceLayout& sequence)
     : mesh_(mesh), grid_(grid), sequence_(sequence) {
   GEMINI_CHECK(mesh.size(MeshAxis::kTensor) == grid.num_ranks());
-  std::map<int64_t, std::vector<int64_t>> by_place;
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> by_place;  // In pipeline and grid.
   for (int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
     int64_t place = this->place(rank);
     // Layers of a 2.5d grid have the boxes of the first.
     if (!grid.DividesParameters(TensorAxis::kK)) place = grid.LineOf(place, TensorAxis::kK).front();
-    by_place[place].push_back(rank);
+    by_place[{pipeline_rank(rank), place}].push_back(rank);
   }
   for (auto& [place, ranks] : by_place) parts_.push_back(std::move(ranks));
 }
@@ -49,7 +49,7 @@ int64_t RankLayout::parts_of_hidden() const {
 
 std::string RankLayout::CoordinatesOf(int64_t rank) const {
   std::vector<std::string> along;
-  for (const MeshAxis axis : {MeshAxis::kData, MeshAxis::kSequence, MeshAxis::kTensor}) {
+  for (const MeshAxis axis : policies::kDefaultMeshOrder) {
     if (mesh_.size(axis) == 1) continue;
     along.push_back(absl::StrCat(policies::MeshAxisName(axis), " ", mesh_.coordinate(rank, axis)));
   }
@@ -79,6 +79,15 @@ std::vector<std::vector<int64_t>> RankLayout::Lines(TensorAxis axis) const {
     }
   }
   return lines;
+}
+
+std::vector<std::vector<int64_t>> RankLayout::EndsOfPipelines() const {
+  std::vector<std::vector<int64_t>> groups;
+  for (const std::vector<int64_t>& pipeline : Pipelines()) {
+    groups.push_back({pipeline.front(), pipeline.back()});
+    for (size_t i = 1; i + 1 < pipeline.size(); ++i) groups.push_back({pipeline[i]});
+  }
+  return groups;
 }
 
 std::vector<std::vector<int64_t>> RankLayout::Neighbours(int64_t count) const {

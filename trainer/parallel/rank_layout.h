@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks of a job have what of a model. Ranks that share layers lie at the places of a tensor
-// grid, and each has some boxes of the parameters. Ranks that share sequences, or learn from other
-// rows, have the same boxes. Ranks with the same boxes are a group, whose members have shards of
-// these and add up their gradients; each group has one part of the model.
+// Which ranks of a job have what of a model. Ranks of a pipeline have other blocks each
+// (model_stages.h). Ranks that share layers lie at the places of a tensor grid, and each has some
+// boxes of the parameters of those blocks. Ranks that share sequences, or learn from other rows,
+// have the same boxes. Ranks with the same boxes are a group, whose members have shards of these
+// and add up their gradients; each group has one part of the model.
 // Pure: every rank computes the same layout and asks nobody.
 #pragma once
 #include <cstdint>
@@ -48,8 +49,8 @@ class RankLayout {
   const SequenceLayout& sequence() const { return sequence_; }
   // Whether ranks share sequences along the mesh's axis of them.
   bool shares_sequences() const { return mesh_.size(policies::MeshAxis::kSequence) > 1; }
-  // Returns how many ranks of one mesh have a row of a step together.
-  int64_t ranks_of_row() const { return num_ranks() / num_data(); }
+  // Returns how many ranks have a row of a step together in one layer.
+  int64_t ranks_of_row() const { return num_ranks() / num_data() / pipeline_ranks(); }
   // Returns how many parts a micro-batch's sequences are in.
   int64_t parts_of_batch() const;
   // Returns how many parts of equal size hidden states are in, between blocks.
@@ -60,20 +61,28 @@ class RankLayout {
   // sequences learn from the same ones.
   int64_t data(int64_t rank) const { return mesh_.coordinate(rank, policies::MeshAxis::kData); }
   int64_t num_data() const { return mesh_.size(policies::MeshAxis::kData); }
-  // Whether a rank is the first one of those, which speaks for them.
+  // Whether a rank speaks for those: it is the first one that has their loss, which in a pipeline
+  // is with the last blocks.
   bool SpeaksForData(int64_t rank) const {
-    return place(rank) == 0 && mesh_.coordinate(rank, policies::MeshAxis::kSequence) == 0;
+    return pipeline_rank(rank) == pipeline_ranks() - 1 && place(rank) == 0 &&
+           mesh_.coordinate(rank, policies::MeshAxis::kSequence) == 0;
   }
+  // Returns a rank's place in its pipeline, of pipeline_ranks().
+  int64_t pipeline_rank(int64_t rank) const {
+    return mesh_.coordinate(rank, policies::MeshAxis::kPipeline);
+  }
+  int64_t pipeline_ranks() const { return mesh_.size(policies::MeshAxis::kPipeline); }
 
   // Returns where a rank lies, as "dp 0, sp 1, tp 2 (i 0, j 1, k 1)": along the axes that have
   // several ranks, and "dp 0" if none has.
   std::string CoordinatesOf(int64_t rank) const;
 
-  // The groups of ranks that have the same boxes, by the grid's places; in each the ranks ascend,
-  // and the i-th one has the i-th shard.
+  // The groups of ranks that have the same boxes, by their places in pipelines, and then by the
+  // grid's places; in each the ranks ascend, and the i-th one has the i-th shard.
   const std::vector<std::vector<int64_t>>& parts() const { return parts_; }
   // The grid's place of a part: that of its first rank.
   int64_t place_of_part(size_t part) const { return place(parts_[part].front()); }
+  int64_t pipeline_rank_of_part(size_t part) const { return pipeline_rank(parts_[part].front()); }
   // The groups of ranks of one grid that differ along an axis alone.
   std::vector<std::vector<int64_t>> Lines(policies::TensorAxis axis) const;
   // Cuts each line along kJ into groups of `count` neighbours; `count` divides it.
@@ -82,6 +91,12 @@ class RankLayout {
   std::vector<std::vector<int64_t>> SequenceLines() const {
     return mesh_.Groups({policies::MeshAxis::kSequence});
   }
+  // The pipelines: groups of ranks that differ along that axis alone, in the order of the model.
+  std::vector<std::vector<int64_t>> Pipelines() const {
+    return mesh_.Groups({policies::MeshAxis::kPipeline});
+  }
+  // The first and the last rank of each pipeline of at least two, and those between alone.
+  std::vector<std::vector<int64_t>> EndsOfPipelines() const;
 
  private:
   policies::Mesh mesh_;

@@ -74,7 +74,8 @@ class RankStepExchange::Parts {
 };
 
 RankStepExchange::RankStepExchange(Communicator& communicator, const RankLayout& layout,
-                                   std::vector<ShardCut> cuts, CountsByTensor counts)
+                                   std::vector<ShardCut> cuts, CountsByTensor counts,
+                                   const std::vector<bool>& is_here)
     : communicator_(communicator),
       layout_(layout),
       cuts_(std::move(cuts)),
@@ -94,13 +95,15 @@ RankStepExchange::RankStepExchange(Communicator& communicator, const RankLayout&
     GEMINI_CHECK(cuts_[unit].num_ranks() == (replicated ? 1 : num_shards));
     GEMINI_CHECK(cuts_[unit].part_elements() % kNormBlockElements == 0);
     first_slots_.push_back(num_slots_);
+    const int64_t first_slot = num_slots_;
+    num_slots_ += PartSlots(cuts_[unit]);
+    if (!is_here.empty() && !is_here[unit]) continue;
     for (const ShardPiece& piece : cuts_[unit].PiecesOf(replicated ? 0 : own_shard)) {
       pieces_.push_back({.unit = static_cast<int64_t>(unit),
                          .tensor = piece.tensor,
-                         .first_slot = num_slots_ + piece.place / kNormBlockElements,
+                         .first_slot = first_slot + piece.place / kNormBlockElements,
                          .num_blocks = NumNormBlocks(piece.count)});
     }
-    num_slots_ += PartSlots(cuts_[unit]);
   }
 }
 

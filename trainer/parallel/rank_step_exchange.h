@@ -4,8 +4,8 @@
 //        of 16 bytes a block with LAMB and LARS.
 // Order: squares are added unit by unit, of each the parts that ranks have of it by sharing layers
 //        (rank_layout.h), one after the other, in each tensor by tensor and block by block. Where
-//        they share none, that is how one process adds them that has the whole model in this order.
-//        What several parts have alike counts once.
+//        they share none, that is how one process adds them that has the whole model in this order,
+//        also if they are a pipeline. What several parts have alike counts once.
 // With the norm comes a checksum of the collectives that each rank issued: ranks that issued others
 // would exchange bytes that mean something else.
 // Thread: the one that steps, which issues the rank's collectives.
@@ -34,12 +34,13 @@ class RankStepExchange final : public client::StepExchange {
   using CountsByTensor = std::vector<std::vector<std::vector<bool>>>;
   // `cuts` are of the model's units in order, for all ranks that have the same part of it; or for
   // one, where each of them has it whole and the same gradients: if there is one part, then no
-  // squares are sent. Their blocks are whole norm blocks (client/kernels/grad_norm.h). The first
-  // tensors of this rank's ManagedModel are its pieces, unit by unit as ShardCut::PiecesOf returns
-  // them; other tensors have no gradients. In a step a tensor has a gradient in all ranks that have
-  // pieces of it, or in none. `communicator` outlives this.
+  // squares are sent. Their blocks are whole norm blocks (client/kernels/grad_norm.h). `is_here`
+  // says which units this rank has, and may be empty: it has all. The first tensors of its
+  // ManagedModel are its pieces, unit by unit as ShardCut::PiecesOf returns them; other tensors
+  // have no gradients. In a step a tensor has a gradient in all ranks that have pieces of it, or in
+  // none. `communicator` outlives this.
   RankStepExchange(Communicator& communicator, const RankLayout& layout, std::vector<ShardCut> cuts,
-                   CountsByTensor counts);
+                   CountsByTensor counts, const std::vector<bool>& is_here = {});
   // The same for ranks that share no layer.
   RankStepExchange(Communicator& communicator, std::vector<ShardCut> cuts)
       : RankStepExchange(communicator, RankLayout(communicator.num_ranks()), std::move(cuts), {}) {}

@@ -29,6 +29,7 @@
 #include "gemini/system/host_memory.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
+#include "policies/pipeline/pipeline_schedule.h"
 #include "torch/utils.h"
 #include "trainer/config/command_line.h"
 #include "trainer/families/parameter_count.h"
@@ -36,11 +37,13 @@
 #include "trainer/forecast/round_of_run.h"
 #include "trainer/parallel/gathered_lm.h"
 #include "trainer/parallel/model_of_ranks.h"
+#include "trainer/parallel/pipeline_stage.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_environment.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/parallel/rank_watchdog.h"
+#include "trainer/parallel/stage_dealing.h"
 #include "trainer/run/rank_job.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_inputs.h"
@@ -146,9 +149,10 @@ absl::StatusOr<std::unique_ptr<RankWatchdog>> StartWatchdog(const RunConfig& con
 }
 
 UnitOptions UnitOptionsOf(const RunConfig& config) {
-  return {.division = config.zero == "0"   ? UnitDivision::kReplicas
-                      : config.zero == "3" ? UnitDivision::kShards
-                                           : UnitDivision::kShardsAndWhole,
+  const int zero = config.zero_stage();
+  return {.division = zero == 0   ? UnitDivision::kReplicas
+                      : zero == 3 ? UnitDivision::kShards
+                                  : UnitDivision::kShardsAndWhole,
           .sync = config.adds_gradients_once() ? GradientSync::kLast : GradientSync::kEach,
           .block_elements = ShardBlockElements(config.format().moments)};
 }
@@ -180,6 +184,8 @@ class TrainingRun {
   // What all ranks must read alike, for a message.
   absl::StatusOr<std::string> DescribeFiles() const;
   absl::Status MakeModel();
+  // Makes this rank's part of the model, where there are several.
+  absl::Status MakePartOfModel(torch::ScalarType type);
   // Checks names, sizes and the room on the disk, of the whole model.
   absl::Status CheckModel();
   absl::Status OpenMemory();
@@ -217,6 +223,7 @@ class TrainingRun {
   GatheredLm* shards_ = nullptr;            // The model, where there are several ranks.
   std::vector<ParameterShape> parameters_;  // Of the whole model, as files have them.
   TrainingMemory memory_;
+  std::unique_ptr<PipelineStage> stage_;  // Runs the model where there are pipelines, else null.
   int error_status_ = kExitError;
 };
 
@@ -325,36 +332,64 @@ absl::Status TrainingRun::MakeModel() {
                               .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
-    if (absl::Status fits = CheckLayout(spec(), layout_, config_.batch, config_.sequence);
-        !fits.ok()) {
-      error_status_ = kExitUsage;
-      return AtItsLine(fits, line_);
-    }
-    GEMINI_ASSIGN_OR_RETURN(
-        std::unique_ptr<GatheredLm> shards,
-        MakeModelOfRank(spec(), type, *job_.communicator, layout_, UnitOptionsOf(config_)));
-    for (size_t u = 0; u < shards->units().size(); ++u) {
-      const std::vector<UnitTensor>& tensors = shards->units()[u]->tensors();
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        parameters_.push_back({tensors[i].name, shards->boxes(u)[i].sizes()});
-      }
-    }
-    shards->set_gather_ahead(config_.gather_ahead > 0);
-    shards_ = shards.get();
-    model_ = std::move(shards);
-    int64_t num_trained = 0, num_frozen = 0;  // Whole parameters beside the pieces are frozen.
-    for (const torch::Tensor& piece : model_->parameters()) {
-      (piece.requires_grad() ? num_trained : num_frozen) += piece.numel();
-    }
-    sized_.device_memory = DeviceMemory(sized_, num_trained, num_frozen, host_);
-    if (std::ranges::all_of(shards_->units(),
-                            [](const auto& unit) { return unit->parameters().empty(); })) {
-      return absl::InvalidArgumentError(
-          "the model is too small to give this rank a part of it: start fewer ranks");
-    }
+    GEMINI_RETURN_IF_ERROR(MakePartOfModel(type));
   }
   model_->set_recompute(config_.recompute);
   return CheckModel();
+}
+
+absl::Status TrainingRun::MakePartOfModel(torch::ScalarType type) {
+  absl::Status fits = CheckLayout(spec(), layout_, config_.batch, config_.sequence);
+  absl::StatusOr<ModelStages> stages =
+      DealStages(spec(), config_.sequence,
+                 {.ranks = layout_.pipeline_ranks(), .chunks = config_.pipeline_chunks},
+                 config_.pipeline_split);
+  fits.Update(stages.status());
+  if (!fits.ok()) {
+    error_status_ = kExitUsage;
+    return AtItsLine(fits, line_);
+  }
+  const RankGroup* pipeline = nullptr;
+  if (layout_.pipeline_ranks() > 1) {  // Here, where no rank can have failed alone.
+    GEMINI_ASSIGN_OR_RETURN(pipeline,
+                            job_.communicator->MakeGroup("pipeline", layout_.Pipelines()));
+  }
+  GEMINI_ASSIGN_OR_RETURN(
+      std::unique_ptr<GatheredLm> shards,
+      MakeModelOfRank(spec(), type, *job_.communicator, layout_, UnitOptionsOf(config_), *stages));
+  for (size_t u = 0; u < shards->units().size(); ++u) {
+    const std::vector<UnitTensor>& tensors = shards->units()[u]->tensors();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      parameters_.push_back({tensors[i].name, shards->boxes(u)[i].sizes()});
+    }
+  }
+  shards->set_gather_ahead(config_.gather_ahead > 0);
+  shards_ = shards.get();
+  model_ = std::move(shards);
+  int64_t num_trained = 0, num_frozen = 0;  // Whole parameters beside the pieces are frozen.
+  for (const torch::Tensor& piece : model_->parameters()) {
+    (piece.requires_grad() ? num_trained : num_frozen) += piece.numel();
+  }
+  sized_.device_memory = DeviceMemory(sized_, num_trained, num_frozen, host_);
+  if (std::ranges::all_of(shards_->units(),
+                          [](const auto& unit) { return unit->parameters().empty(); })) {
+    return absl::InvalidArgumentError(
+        "the model is too small to give this rank a part of it: start fewer ranks");
+  }
+  if (pipeline == nullptr) return absl::OkStatus();
+  GEMINI_ASSIGN_OR_RETURN(const policies::PipelineSchedule schedule,
+                          policies::ParsePipelineSchedule(config_.pipeline_schedule));
+  GEMINI_ASSIGN_OR_RETURN(stage_, PipelineStage::Make(*shards_, *job_.communicator, *pipeline,
+                                                      schedule, config_.accumulate));
+  if (config_.zero_stage() > 1) {
+    Warn(absl::StrCat("--zero ", config_.zero_stage(), " in a pipeline adds gradients ",
+                      config_.accumulate, " times a step",
+                      config_.zero_stage() == 3 ? absl::StrCat(", and gathers parameters up to ",
+                                                               2 * config_.accumulate, " times")
+                                                : "",
+                      ": --zero 1 adds them once"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TrainingRun::CheckModel() {
@@ -426,6 +461,7 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
       .config = config_,
       .device = torch_device_,
       .model = *model_,
+      .stage = stage_.get(),
       .store = *memory_.store,
       .activations = *memory_.activations,
       .fetch_expert = memory_.fetch_expert,

@@ -111,8 +111,10 @@ absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) 
         grid.status());
   }
   const absl::StatusOr<policies::Mesh> mesh = policies::Mesh::Make(
-      num_ranks, {.sequence = config.sequence_ranks(num_ranks), .tensor = tensor}, order);
-  if (!mesh.ok()) return OfKeys("--tensor-size, --sequence-size", mesh.status());
+      num_ranks,
+      {.pipeline = config.pipeline, .sequence = config.sequence_ranks(num_ranks), .tensor = tensor},
+      order);
+  if (!mesh.ok()) return OfKeys("--pipeline, --tensor-size, --sequence-size", mesh.status());
   SequenceLayout sequence;
   for (const SequenceSharing one :
        {SequenceSharing::kMegatron, SequenceSharing::kUlysses, SequenceSharing::kRing}) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -22,6 +21,7 @@
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/run/learning_rate.h"
 #include "trainer/run/run_checkpoint.h"
+#include "trainer/store/non_finite_parameter.h"
 
 namespace gemini::trainer {
 namespace {
@@ -54,7 +54,8 @@ class Loop {
   absl::Status Step();
   // Forward and backward of this rank's part of a step; returns its part of the loss.
   absl::StatusOr<LossValues> ForwardBackward();
-  absl::StatusOr<LossValues> ForwardBackwardVertically();
+  // The same, vertically or in a pipeline.
+  absl::StatusOr<LossValues> ForwardBackwardTogether();
   // Once more, and again, where operators found no memory and the store has more for them: the same
   // numbers come out.
   absl::StatusOr<LossValues> WithRoom(absl::string_view what,
@@ -221,24 +222,8 @@ absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
         "the loss is ", loss, " in micro-batch ", micro_batch + 1, " of ", config_.accumulate,
         "; a parameter holds a NaN or an infinity, or the learning rate is too high"));
   }
-  for (const ParameterShape& parameter : parts_.parameters) {
-    // The first piece that holds one ends the search.
-    const absl::Status status = parts_.store.Read(
-        parameter.name, ChunkKind::kParam,
-        [](int64_t, absl::Span<const std::byte> bytes) -> absl::Status {
-          for (size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
-            float value;
-            std::memcpy(&value, bytes.data() + at, sizeof(value));
-            if (!std::isfinite(value)) return absl::CancelledError();
-          }
-          return absl::OkStatus();
-        });
-    if (absl::IsCancelled(status)) {
-      culprit = absl::StrCat("parameter ", parameter.name, " holds a NaN or an infinity");
-      break;
-    }
-    GEMINI_RETURN_IF_ERROR(status);
-  }
+  GEMINI_ASSIGN_OR_RETURN(const std::string found, FindNonFinite(parts_.store, parts_.parameters));
+  if (!found.empty()) culprit = absl::StrCat("parameter ", found, " holds a NaN or an infinity");
   return absl::FailedPreconditionError(absl::StrCat("the loss is ", loss, " in micro-batch ",
                                                     micro_batch + 1, " of ", config_.accumulate,
                                                     "; ", culprit));
@@ -260,7 +245,9 @@ DropoutDraw Loop::DrawOf(int64_t micro_batch) const {
 }
 
 absl::StatusOr<LossValues> Loop::ForwardBackward() {
-  if (config_.micro_batch_schedule == "vertical") return ForwardBackwardVertically();
+  if (parts_.stage != nullptr || config_.micro_batch_schedule == "vertical") {
+    return ForwardBackwardTogether();
+  }
   LossValues loss;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     GEMINI_ASSIGN_OR_RETURN(const LossValues one, MicroBatch(i));
@@ -290,19 +277,22 @@ absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
   return loss;
 }
 
-absl::StatusOr<LossValues> Loop::ForwardBackwardVertically() {
+absl::StatusOr<LossValues> Loop::ForwardBackwardTogether() {
   std::vector<torch::Tensor> micro_batches;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), TrainingTokens(i));
   }
+  const auto check = [this](int64_t i, double one) { return TellLater(CheckLoss(i, one)); };
+  const auto draw_of = [this](int64_t i) { return DrawOf(i); };
   LossValues loss;
   parts_.model.set_dropout_draw(DrawOf(0));
   try {
     GEMINI_ASSIGN_OR_RETURN(
         const std::vector<LossValues> losses,
-        RunVertically(
-            parts_.model, micro_batches, parts_.activations,
-            [&](int64_t i, double one) { return TellLater(CheckLoss(i, one)); }, FactorsOfStep()));
+        parts_.stage != nullptr
+            ? parts_.stage->Run({micro_batches, FactorsOfStep(), draw_of, check})
+            : RunVertically(parts_.model, micro_batches, parts_.activations, check,
+                            FactorsOfStep()));
     for (const LossValues& one : losses) loss.Add(one, 1, num_micro_batches());
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
@@ -475,6 +465,7 @@ absl::Status Loop::Evaluate() {
       const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
       const auto evaluate = [&]() -> absl::StatusOr<LossValues> {
         try {
+          if (parts_.stage != nullptr) return parts_.stage->Evaluate(tokens, labels);
           return parts_.model.Losses(tokens, labels, LossFactors()).Values();
         } catch (const std::exception& error) {
           return Explain(error, "evaluation");

@@ -24,6 +24,7 @@
 #include "trainer/models/activation_store.h"
 #include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
+#include "trainer/parallel/pipeline_stage.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/run/interrupt.h"
 #include "trainer/run/metrics_file.h"
@@ -34,9 +35,9 @@
 
 namespace gemini::trainer {
 
-// Which part of a step's sequences a rank learns from, of `count`. Ranks that share layers learn
-// from the same part, and one of them speaks for all. They may divide the sequences of a
-// micro-batch, into `batch_parts`.
+// Which part of a step's sequences a rank learns from, of `count`. Ranks that share layers or
+// blocks learn from the same part, and one of them speaks for all. They may divide the sequences of
+// a micro-batch, into `batch_parts`.
 struct DataPart {
   int64_t index = 0;
   int64_t count = 1;
@@ -49,6 +50,7 @@ struct TrainingParts {
   const RunConfig& config;
   torch::Device device;  // Of the model's parameters.
   CausalLm& model;
+  PipelineStage* stage = nullptr;  // By which the model runs in a pipeline; null without one.
   ParameterStore& store;
   ActivationStore& activations;  // Between blocks; used by the vertical schedule.
   // Fetches an expert that an evaluation routes. If it is null, experts are read where they lie.

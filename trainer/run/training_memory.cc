@@ -306,7 +306,7 @@ absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator
   GEMINI_RETURN_IF_ERROR(LeaveRoomForActivations(plan, manage));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   std::string label = manage.space_name;
-  if (layout.ranks_of_row() > 1) {
+  if (layout.ranks_of_row() > 1 || layout.pipeline_ranks() > 1) {
     absl::StrAppend(&label, " (", layout.CoordinatesOf(communicator.rank()), ")");
   }
   GEMINI_RETURN_IF_ERROR(OpenSession(

@@ -338,13 +338,13 @@ TEST(RunConfig, AFileMaySayInATableHowRanksShareTheWork) {
       RunKeys(flat).ApplyToml("tensor = \"2.5d\"\ntensor-size = 8\ntensor-depth = 2\n"
                               "sequence-parallel = \"ring\"\nsequence-size = 4\n"
                               "sequence-layout = \"contiguous\"\n"
-                              "rank-order = \"dp,pp,sp,tp\"\n",
+                              "rank-order = \"dp,pp,sp,tp\"\npipeline = 2\n",
                               "a.toml"));
   EXPECT_EQ(flat.tensor_depth, 2);
   const char* const spellings[] = {
-      "parallel = { pipeline = 1, tensor = { mode = \"2.5d\", depth = 2, size = 8 }, sequence = { "
+      "parallel = { pipeline = 2, tensor = { mode = \"2.5d\", depth = 2, size = 8 }, sequence = { "
       "mode = \"ring\", size = 4, layout = \"contiguous\" }, rank-order = \"dp,pp,sp,tp\" }",
-      "[parallel]\nrank-order = \"dp,pp,sp,tp\"\n"
+      "[parallel]\nrank-order = \"dp,pp,sp,tp\"\npipeline = 2\n"
       "tensor = { mode = \"2.5d\", depth = 2, size = 8 }\n"
       "[parallel.sequence]\nmode = \"ring\"\nsize = 4\nlayout = \"contiguous\"\n"};
   for (const char* const text : spellings) {
@@ -354,8 +354,7 @@ TEST(RunConfig, AFileMaySayInATableHowRanksShareTheWork) {
   }
   EXPECT_THAT(ToToml(flat), Not(HasSubstr("parallel.")));
   const std::pair<const char*, const char*> cases[] = {
-      {"[parallel]\npipeline = 2",
-       "a.toml:2: parallel.pipeline: 2 stages: pipelines are not built"},
+      {"[parallel]\npipeline = 0", "a.toml:2: parallel.pipeline: wants a whole number"},
       {"[parallel]\npipeline = \"1\"", "a.toml:2: parallel.pipeline: wants a whole number"},
       {"[parallel]\n\ntensor = { mode = \"4d\" }", "a.toml:3: parallel.tensor.mode: wants one of"},
       {"[parallel.tensor]\nwidth = 3", "a.toml:2: unknown key 'parallel.tensor.width'"},
@@ -369,6 +368,8 @@ TEST(RunConfig, AFileMaySayInATableHowRanksShareTheWork) {
 TEST(RunConfig, KeysOfSharingThatDoNotBelongTogetherAreRefused) {
   using Keys = std::vector<std::pair<const char*, const char*>>;
   const std::pair<Keys, const char*> refused[] = {
+      {{{"pipeline-chunks", "2"}}, "--pipeline-chunks 2 is of --pipeline"},
+      {{{"pipeline-split", "1,2"}}, "--pipeline-split 1,2 is of --pipeline"},
       {{{"tensor-size", "2"}}, "--tensor-size 2 is of --tensor: add"},
       {{{"tensor-depth", "2"}}, "--tensor-depth 2 is of --tensor 2.5d, not of none"},
       {{{"tensor", "2d"}, {"tensor-depth", "2"}},
@@ -422,9 +423,34 @@ TEST(RunConfig, ASizeThatIsNotGivenIsWhatTheOtherLeaves) {
   config.tensor_size = 0;
   EXPECT_THAT(sizes(8), Pair(4, 2));
   EXPECT_THAT(sizes(1), Pair(1, 2));
+  config.pipeline = 2;
+  EXPECT_THAT(sizes(16), Pair(4, 2));
   config.tensor = "none";
   config.sequence_size = 0;
-  EXPECT_THAT(sizes(8), Pair(1, 8));
+  EXPECT_THAT(sizes(16), Pair(1, 8));
+}
+
+TEST(RunConfig, WhatAPipelineCannotDoIsRefusedByName) {
+  RunConfig config;
+  EXPECT_EQ(config.zero_stage(), 3);
+  config.pipeline = 2;
+  EXPECT_EQ(config.zero_stage(), 1);
+  EXPECT_OK(CheckRunOfRanks(config, 2));
+  config.micro_batch_schedule = "vertical";
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(kInvalid, HasSubstr("--pipeline 2: --micro-batch-schedule vertical")));
+  config.micro_batch_schedule = "horizontal";
+  config.pipeline_schedule = "zb-v";
+  EXPECT_THAT(CheckRunOfRanks(config, 2), StatusIs(kInvalid, HasSubstr("zb-v is only foretold")));
+  config.pipeline_schedule = "interleaved";
+  config.pipeline_chunks = 2;
+  config.accumulate = 3;
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(kInvalid, HasSubstr("--pipeline-chunks 2, --accumulate 3: ")));
+  config.accumulate = 4;
+  EXPECT_OK(CheckRunOfRanks(config, 2));
+  config.pipeline_schedule = "1f1b";
+  EXPECT_THAT(CheckRunOfRanks(config, 2), StatusIs(kInvalid, HasSubstr("--pipeline-chunks 2")));
 }
 
 TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {

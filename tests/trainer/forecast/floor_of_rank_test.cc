@@ -16,7 +16,9 @@ namespace gemini::trainer {
 namespace {
 
 using policies::TensorMode;
+using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 constexpr RoundShape kRound = {.batch = 4, .sequence = 16, .on_cpu = true};
 
@@ -82,6 +84,35 @@ INSTANTIATE_TEST_SUITE_P(Sharings, FloorOfRankTest,
                          [](const auto& at) {
                            return std::get<0>(at.param) + "_" + std::get<1>(at.param).name;
                          });
+
+// The head of this vocabulary needs more than a block.
+TEST(FloorOfStagesTest, ARankNeedsWhatItsOwnStagesNeed) {
+  for (const char* const name : {"gpt2_tied", "llama"}) {
+    SCOPED_TRACE(name);
+    ModelSpec spec = SmallModelOf(name).spec();
+    spec.vocab_size = 20'000;
+    const RankLayout layout(*policies::Mesh::Make(2, {.pipeline = 2}), policies::TensorGrid());
+    const int64_t first = spec.num_blocks / 2;
+    std::vector<DeviceNeed> needs;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      CommunicatorDry communicator(rank, 2);
+      ASSERT_OK_AND_ASSIGN(
+          const auto model,
+          MakeModelOfRank(spec, torch::kFloat32, communicator, layout,
+                          {.division = UnitDivision::kReplicas, .block_elements = 64},
+                          ModelStages(2, {first, spec.num_blocks - first})));
+      ASSERT_OK_AND_ASSIGN(const NamedTrace step, TraceStepOfRank(spec, kRound, layout, rank));
+      needs.push_back(FindFloorOfRank(*model, ElementType::kFp32, step));
+    }
+    const DeviceNeed whole = FloorOf(spec, kAlone, 0, UnitDivision::kReplicas);
+    EXPECT_THAT(whole.who, HasSubstr("of lm_head"));
+    EXPECT_EQ(needs[1].who, whole.who);
+    EXPECT_EQ(needs[1].bytes(), whole.bytes());
+    EXPECT_THAT(needs[0].who, Not(HasSubstr("lm_head")));
+    EXPECT_LE(needs[0].bytes(), whole.bytes());
+    EXPECT_GT(needs[0].bytes(), 0);
+  }
+}
 
 TEST(FloorOfUnitsTest, AUnitIsThereWholeWhileAnOperatorReadsIt) {
   const ModelSpec spec = SmallModelOf("llama").spec();

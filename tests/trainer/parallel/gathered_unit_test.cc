@@ -73,6 +73,64 @@ TEST(GatheredUnitTest, GradientsOfEarlierMicroBatchesAreNotLost) {
   }
 }
 
+// Two pairs of ranks have copies of each other's pieces. One of a pair uses "a" alone, the other
+// "b", too.
+TEST(GatheredUnitTest, CopiesAddTheirGradientsBehindAllMicroBatches) {
+  for (const GradientSync sync : {GradientSync::kEach, GradientSync::kLast}) {
+    RunThreadRanks(4, [&](Communicator& me) {
+      ASSERT_OK_AND_ASSIGN(const RankGroup* const shards, me.MakeGroup("shards", {{0, 1}, {2, 3}}));
+      ASSERT_OK_AND_ASSIGN(const RankGroup* const copies, me.MakeGroup("copies", {{0, 2}, {1, 3}}));
+      for (const UnitDivision division :
+           {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole, UnitDivision::kShards}) {
+        if (division == UnitDivision::kShards && sync == GradientSync::kLast) continue;
+        UnitOptions options = OptionsOf(division, sync);
+        options.copies = copies;
+        GatheredUnit unit("it", {{"a", {2, kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}},
+                          torch::kFloat32, me, *shards, options);
+        const torch::NoGradGuard no_grad;
+        for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
+        for (int64_t step = 0; step < 2; ++step) {
+          for (const Tensor& parameter : unit.parameters()) parameter.mutable_grad().reset();
+          for (int64_t i = 0; i < 2; ++i) {
+            const at::AutoGradMode with_graph(true);
+            unit.set_last_micro_batch(i == 1);
+            const std::vector<Tensor> views = unit.Views(UnitUse::kToTheEnd);
+            Tensor sum = (views[0] * static_cast<double>(me.rank() + 1)).sum();
+            if (me.rank() > 1) sum = sum + views[1].sum();
+            sum.backward();
+          }
+          for (const Tensor& parameter : unit.parameters())
+            EXPECT_FALSE(parameter.grad().defined());
+          unit.AddOverCopies();
+          for (size_t i = 0; i < unit.pieces().size(); ++i) {
+            const Tensor gradient = unit.parameters()[i].grad();
+            const int64_t tensor = unit.pieces()[i].tensor;
+            ASSERT_EQ(gradient.defined(), tensor <= 1) << tensor;
+            if (tensor > 1) continue;
+            // Of each micro-batch 1 + 2 + 3 + 4, and of "b" two.
+            EXPECT_TRUE(
+                torch::equal(gradient, torch::full_like(gradient, tensor == 0 ? 20.0 : 4.0)));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(GatheredUnitTest, AUnitThatIsElsewhereHasNothing) {
+  RunThreadRanks(2, [](Communicator& me) {
+    UnitOptions options = OptionsOf(UnitDivision::kShardsAndWhole, GradientSync::kLast);
+    options.is_here = false;
+    GatheredUnit unit("it", {{"a", {2, kBlock}}}, torch::kFloat32, me, me.world(), options);
+    EXPECT_TRUE(unit.parameters().empty());
+    EXPECT_TRUE(unit.pieces().empty());
+    EXPECT_TRUE(unit.wholes().empty());
+    EXPECT_TRUE(unit.sums().empty());
+    EXPECT_EQ(unit.cut().num_elements(), 2 * kBlock);
+    unit.Refresh();  // Asks nobody.
+  });
+}
+
 TEST(GatheredUnitTest, GraphsKeepTheBuffersMemoryOfNone) {
   RunThreadRanks(2, [](Communicator& me) {
     GatheredUnit unit("it", {{"a", {64, 64}}}, torch::kFloat32, me, me.world(),

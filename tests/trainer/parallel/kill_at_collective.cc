@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into the ranks of gemini-train, stands in front of MPI's collectives, counts those that
-// a rank begins, and kills it in front of one of them or right behind its beginning. MPI's
-// profiling interface has the functions themselves.
-// Environment: GEMINI_KILL_AT=RANK:NUMBER:front or RANK:NUMBER:behind, by numbers from 1;
-//              GEMINI_COUNT_IN=FILE, where the first rank writes how many there were.
+// Preloaded into the ranks of gemini-train, stands in front of MPI's collectives and messages,
+// counts those that a rank begins, and kills it in front of one of them or, of collectives, right
+// behind its beginning. MPI's profiling interface has the functions themselves.
+// Environment: GEMINI_KILL_AT=RANK:NUMBER:front or RANK:NUMBER:behind, by numbers of collectives
+//              from 1, or RANK:NUMBER:send, by those of messages that the rank sends;
+//              GEMINI_COUNT_IN=FILE, where the first rank writes how many collectives there were.
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ struct Plan {
       char* rest = nullptr;
       if (std::strtoll(at, &rest, 10) == OwnRank()) number = std::strtoll(rest + 1, &rest, 10);
       is_behind = std::strcmp(rest, ":behind") == 0;
+      is_send = std::strcmp(rest, ":send") == 0;
     }
     const char* const path = std::getenv("GEMINI_COUNT_IN");
     if (path != nullptr && OwnRank() == 0) {
@@ -36,14 +38,20 @@ struct Plan {
   }
   int64_t number = 0;  // None.
   bool is_behind = false;
+  bool is_send = false;
   int file = -1;
 };
 
+const Plan& ThePlan() {
+  static const Plan plan;
+  return plan;
+}
+
 template <typename Begin>
 int Counted(const Begin& begin) {
-  static const Plan plan;
+  const Plan& plan = ThePlan();
   static int64_t count = 0;  // One thread owns MPI.
-  const bool dies = ++count == plan.number;
+  const bool dies = ++count == plan.number && !plan.is_send;
   if (dies && !plan.is_behind) std::raise(SIGKILL);
   const int result = begin();
   if (dies) std::raise(SIGKILL);
@@ -67,4 +75,11 @@ extern "C" int MPI_Ialltoall(const void* sent, int sent_count, MPI_Datatype sent
                              int count, MPI_Datatype type, MPI_Comm comm, MPI_Request* request) {
   return Counted(
       [&] { return PMPI_Ialltoall(sent, sent_count, sent_type, all, count, type, comm, request); });
+}
+
+extern "C" int MPI_Isend(const void* sent, int count, MPI_Datatype type, int to, int tag,
+                         MPI_Comm comm, MPI_Request* request) {
+  static int64_t number = 0;
+  if (++number == ThePlan().number && ThePlan().is_send) std::raise(SIGKILL);
+  return PMPI_Isend(sent, count, type, to, tag, comm, request);
 }

@@ -72,16 +72,21 @@ struct Ranks {
   int64_t tensor = 1;
   policies::TensorMode mode = policies::TensorMode::k1d;
   int64_t depth = 1;
+  int64_t pipeline = 1;
 };
 
 // One rank of a test.
 struct Rank {
   explicit Rank(Communicator& me, const Ranks& ranks = {}) {
     const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
-    const RankLayout layout(*policies::Mesh::Make(me.num_ranks(), {.tensor = ranks.tensor}),
-                            *policies::TensorGrid::Make(ranks.mode, ranks.tensor, ranks.depth));
+    const RankLayout layout(
+        *policies::Mesh::Make(me.num_ranks(), {.pipeline = ranks.pipeline, .tensor = ranks.tensor}),
+        *policies::TensorGrid::Make(ranks.mode, ranks.tensor, ranks.depth));
+    const std::vector<int64_t> split(static_cast<size_t>(ranks.pipeline),
+                                     spec.num_blocks / ranks.pipeline);
     model = *MakeModelOfRank(spec, torch::kFloat32, me, layout,
-                             {.block_elements = ShardBlockElements(MomentFormat::kFp32)});
+                             {.block_elements = ShardBlockElements(MomentFormat::kFp32)},
+                             ModelStages(ranks.pipeline, split));
     auto own = std::make_unique<FailingStore>(*ReferenceParameterStore::Create(*model, {}, {}));
     failing = own.get();
     store = std::make_unique<RanksParameterStore>(std::move(own), *model, me, layout);
@@ -202,12 +207,17 @@ TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
   RunThreadRanks(GetParam().count, [](Communicator& me) {
     Rank rank(me, GetParam());
     const int64_t last = me.num_ranks() - 1;
-    if (me.rank() == last) rank.failing->failure = absl::DataLossError("a disk is gone");
+    // The first rank of a pipeline has nothing of what is behind the blocks.
+    const bool is_pipeline = GetParam().pipeline > 1;
+    if (me.rank() == last || (is_pipeline && me.rank() > 0)) {
+      rank.failing->failure = absl::DataLossError("a disk is gone");
+    }
     const absl::Status status = rank.store->OnFirstRank([&] {
-      const absl::Status read = rank.Read(kTable, ChunkKind::kParam).status();
+      const absl::Status read = rank.Read(is_pipeline ? kLast : kTable, ChunkKind::kParam).status();
       EXPECT_THAT(read, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a disk is gone")));
       if (last > 0) {
-        EXPECT_THAT(std::string(read.message()), HasSubstr(absl::StrCat("rank ", last)));
+        EXPECT_THAT(std::string(read.message()),
+                    HasSubstr(is_pipeline ? "rank " : absl::StrCat("rank ", last)));
       }
       // Ranks go on answering behind an error.
       EXPECT_EQ(rank.store->TensorStep(kTable).ok(), last > 0);
@@ -223,12 +233,16 @@ INSTANTIATE_TEST_SUITE_P(Ranks, RanksParameterStoreTest,
                                            Ranks{4, 4}, Ranks{8, 2},
                                            Ranks{4, 4, policies::TensorMode::k2d},
                                            Ranks{8, 8, policies::TensorMode::k2Point5d, 2},
-                                           Ranks{8, 8, policies::TensorMode::k3d}),
+                                           Ranks{8, 8, policies::TensorMode::k3d},
+                                           Ranks{.count = 2, .pipeline = 2},
+                                           Ranks{.count = 4, .pipeline = 2},
+                                           Ranks{.count = 8, .tensor = 2, .pipeline = 2}),
                          [](const auto& one) {
                            return absl::StrCat(one.param.count, "_of_", one.param.tensor,
                                                one.param.mode == policies::TensorMode::k1d
                                                    ? ""
-                                                   : absl::StrCat("_in_grid_", one.param.depth));
+                                                   : absl::StrCat("_in_grid_", one.param.depth),
+                                               one.param.pipeline > 1 ? "_in_pipelines" : "");
                          });
 
 }  // namespace

@@ -64,6 +64,30 @@ TEST(RankLayoutTest, RanksThatShareSequencesHaveTheSameBoxes) {
   EXPECT_EQ(layout.CoordinatesOf(6), "dp 1, sp 1, tp 0");
 }
 
+// Two pipelines of two, of which two ranks share each layer.
+TEST(RankLayoutTest, RanksOfAPipelineHaveOtherParts) {
+  const RankLayout layout(*Mesh::Make(8, {.pipeline = 2, .tensor = 2}),
+                          *TensorGrid::Make(TensorMode::k1d, 2));
+  EXPECT_THAT(layout.parts(), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3), ElementsAre(4, 6),
+                                          ElementsAre(5, 7)));
+  EXPECT_EQ(layout.place_of_part(3), 1);
+  EXPECT_EQ(layout.pipeline_rank_of_part(1), 0);
+  EXPECT_EQ(layout.pipeline_rank_of_part(2), 1);
+  EXPECT_EQ(layout.num_data(), 2);
+  EXPECT_EQ(layout.ranks_of_row(), 2);
+  EXPECT_EQ(layout.pipeline_rank(3), 0);
+  EXPECT_EQ(layout.pipeline_rank(4), 1);
+  // The loss is with the last blocks.
+  for (const int rank : {0, 2, 5, 7}) EXPECT_FALSE(layout.SpeaksForData(rank)) << rank;
+  for (const int rank : {4, 6}) EXPECT_TRUE(layout.SpeaksForData(rank)) << rank;
+  EXPECT_EQ(layout.CoordinatesOf(6), "pp 1, dp 1, tp 0");
+  EXPECT_THAT(layout.Pipelines(), ElementsAre(ElementsAre(0, 4), ElementsAre(1, 5),
+                                              ElementsAre(2, 6), ElementsAre(3, 7)));
+  EXPECT_EQ(layout.EndsOfPipelines(), layout.Pipelines());
+  EXPECT_THAT(RankLayout(*Mesh::Make(4, {.pipeline = 4}), TensorGrid()).EndsOfPipelines(),
+              ElementsAre(ElementsAre(0, 3), ElementsAre(1), ElementsAre(2)));
+}
+
 TEST(RankLayoutTest, HiddenStatesAreInParts) {
   EXPECT_EQ(Layout(8, TensorMode::k1d, 4).parts_of_hidden(), 1);
   EXPECT_EQ(Layout(8, TensorMode::k2d, 4).parts_of_hidden(), 4);

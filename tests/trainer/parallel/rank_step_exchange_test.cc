@@ -179,6 +179,47 @@ TEST(RankStepExchangePartsTest, WhatSeveralPartsHaveAlikeCountsOnce) {
   }
 }
 
+// Two pipelines of two ranks, which have every second unit each, and both have the first.
+TEST(RankStepExchangePipelineTest, TheNormHasTheBitsOfOneProcess) {
+  const RankLayout layout(*policies::Mesh::Make(4, {.pipeline = 2}), policies::TensorGrid());
+  RunThreadRanks(4, [&](Communicator& me) {
+    const int64_t stage = layout.pipeline_rank(me.rank());
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const RandomModel model(seed, /*num_ranks=*/2);
+      RankStepExchange::CountsByTensor counts;
+      std::vector<bool> is_here;
+      SquaresByTensor own;
+      std::vector<std::vector<double>> whole;  // Of the tensors of this rank's pieces.
+      for (size_t unit = 0; unit < model.cuts.size(); ++unit) {
+        const int64_t owner = static_cast<int64_t>(unit) % 2;
+        is_here.push_back(stage == owner || unit == 0);
+        counts.emplace_back(model.squares[unit].size(), std::vector<bool>{owner == 0, owner == 1});
+        if (!is_here.back()) continue;
+        for (const ShardPiece& piece : model.cuts[unit].PiecesOf(layout.data(me.rank()))) {
+          const std::vector<double>& blocks =
+              model.squares[unit][static_cast<size_t>(piece.tensor)];
+          whole.push_back(blocks);
+          std::vector<double>& part = own.emplace_back();
+          if (blocks.empty()) continue;
+          const auto begin = blocks.begin() + piece.first / kNormBlockElements;
+          part.assign(begin, begin + client::NumNormBlocks(piece.count));
+        }
+      }
+      RankStepExchange exchange(me, layout, model.cuts, counts, is_here);
+      const auto norm = exchange.AgreeOnNorm(own);
+      ASSERT_OK(norm);
+      EXPECT_EQ(*norm, *NoExchange().AgreeOnNorm(model.Whole())) << "seed " << seed;
+      std::vector<TrustSquares> squares;
+      for (const std::vector<double>& one : own) squares.push_back({one, one});
+      ASSERT_OK(exchange.CompleteTrustSquares(absl::MakeSpan(squares)));
+      for (size_t i = 0; i < squares.size(); ++i) {
+        EXPECT_EQ(squares[i].param, whole[i]);
+        EXPECT_EQ(squares[i].direction, whole[i]);
+      }
+    }
+  });
+}
+
 TEST_P(RankStepExchangeTest, TrustSquaresAreThoseOfTheWholeTensor) {
   RunThreadRanks(GetParam(), [](Communicator& me) {
     for (uint64_t seed = 0; seed < 60; ++seed) {

@@ -64,6 +64,14 @@ TEST(RankJobTest, RanksAreLaidOutAsTheKeysSay) {
   EXPECT_EQ(turned.CoordinatesOf(11), "dp 1, tp 5 (i 0, j 1, k 1)");
 }
 
+TEST(RankJobTest, RanksArePipelinesAsTheKeysSay) {
+  RunConfig config;
+  config.pipeline = 2;
+  config.tensor = "1d";
+  ASSERT_OK_AND_ASSIGN(const RankLayout layout, LayoutOf(config, 8));
+  EXPECT_EQ(layout.CoordinatesOf(6), "pp 1, tp 2");
+}
+
 TEST(RankJobTest, RanksShareSequencesAsTheKeysSay) {
   RunConfig config;
   config.tensor = "1d";
@@ -101,7 +109,11 @@ TEST(RankJobTest, SizesThatDoNotDivideTheRanksNameTheirKeys) {
   config.sequence_parallel = "ring";
   config.sequence_size = 3;
   refused(config, 8,
-          "--tensor-size, --sequence-size: 8 ranks do not divide into pp 1 x sp 3 x tp 2 = 6");
+          "--pipeline, --tensor-size, --sequence-size: 8 ranks do not divide into pp 1 x sp 3 x tp "
+          "2 = 6");
+  config = {};
+  config.pipeline = 3;
+  refused(config, 8, "8 ranks do not divide into pp 3 x sp 1 x tp 1 = 3: start 6 or 9 ranks");
   config = {};
   config.tensor = "2d";
   refused(config, 6, "--tensor 2d: 2d takes q^2 ranks, which 6 are not: use 4 or 9");

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gemini-train by mpirun, where ranks have a model's blocks one after the other: they leave the bytes of one process with
+as many micro-batches, wherever their parts lie, and go on from each other's checkpoints."""
+import concurrent.futures
+import shutil
+import signal
+import time
+import unittest
+
+import train_program
+from ranks_program import EPSILON, TIED, TIMEOUT_S, RanksTestCase, SharingRanksTestCase, run_ranks
+from train_program import steps
+
+INTERLEAVED = {"pipeline_schedule": "interleaved", "pipeline_chunks": 2}
+
+
+class PipelineTest(RanksTestCase):
+    def keys(self, *model, **more):
+        return super().keys(*model, **{"steps": 4, "batch": 1, "accumulate": 4, "eval_every": 3, **more})
+
+    def test_a_pipeline_trains_as_one_process_does(self):
+        of_ranks = ("pipeline", "pipeline_split", "device_memory", "chunk_size", "host_memory", "nvme",
+                    *INTERLEAVED)
+        for name, (num_ranks, more) in {
+                "plain": (2, {}),
+                "longer": (4, {"accumulate": 3}),
+                "one_micro_batch": (2, {"accumulate": 1}),
+                "interleaved": (2, {"accumulate": 8, "recompute": True, "model": "qwen3", **INTERLEAVED}),
+                "uneven": (2, {"pipeline_split": "1,3", "moments": "8bit"}),
+                "experts": (4, {"model": "mixtral", "optimizer": "lamb"}),
+                "bf16": (2, {"precision": "bf16", "model": "gpt_neox", **INTERLEAVED}),
+                "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
+                "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"})}.items():
+            with self.subTest(name):
+                alone = {key: value for key, value in more.items() if key not in of_ranks}
+                one = self.train(f"one_{name}", **self.keys(**alone))
+                several = self.ranks(num_ranks, f"ranks_{name}", pipeline=num_ranks, **self.keys(**more))
+                self.assert_same_end(one, several)
+
+    def test_a_tied_table_is_added_up_by_look_ups_and_heads(self):
+        one = self.train("one", **self.keys(TIED, epsilon=EPSILON))
+        ends = [self.ranks(num_ranks, f"ranks_{name}", pipeline=num_ranks, **self.keys(TIED, epsilon=EPSILON, **more))
+                for name, num_ranks, more in (("two", 2, {}), ("four", 4, {}), ("interleaved", 2, INTERLEAVED))]
+        for end in ends[1:]:
+            self.assert_same_end(ends[0], end)
+        for left, right in zip(steps(one), steps(ends[0])):
+            for key in ("loss", "grad_norm"):
+                self.assertAlmostEqual(left[key], right[key], delta=1e-5 * left[key], msg=key)
+
+    def test_stages_of_pipelines_end_as_those_without(self):
+        for model in ({}, {"precision": "bf16", "recompute": True}):
+            for zero in range(4):
+                with self.subTest(zero=zero, **model):
+                    keys = self.keys(zero=zero, accumulate=2, **model)
+                    self.assert_same_end(self.ranks(2, f"apart_{zero}", overwrite=True, **keys),
+                                         self.ranks(4, f"pipelines_{zero}", overwrite=True, pipeline=2, **keys))
+        ends = [self.ranks(4, f"tied_{zero}", pipeline=2, zero=zero, **self.keys(TIED, gradient_sync="each" if zero < 2 else "auto"))
+                for zero in range(4)]
+        for end in ends[1:]:
+            self.assert_same_end(ends[0], end)
+
+    def test_other_meshes_go_on(self):
+        more = {"schedule": "constant", "accumulate": 4}
+        through = self.ranks(2, "through", pipeline=2, **self.keys(**dict(more, steps=6)))
+        first = self.ranks(2, "first", pipeline=2, **self.keys(**dict(more, steps=3)))
+        for name, num_ranks, keys in (("same", 2, {}),
+                                      ("longer", 4, {"pipeline": 4}),
+                                      ("alone", 1, {"pipeline": 1})):
+            with self.subTest(name):
+                output = self.directory / name
+                shutil.copytree(first, output, symlinks=True)
+                going = dict(keys, output=output, resume=True, steps=6)
+                result = run_ranks(num_ranks, **going) if num_ranks > 1 else train_program.run(**going)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+                    self.assert_same_file(through / "latest" / file, output / "latest" / file)
+
+    def test_what_is_no_pipeline_is_refused(self):
+        self.all_refused(2, [(num_ranks, text, self.keys(**keys)) for num_ranks, text, keys in (
+            (2, "8 stages of a pipeline need as many blocks, the model has 4",
+             {"pipeline": 2, **INTERLEAVED, "pipeline_chunks": 4}),
+            (2, "--pipeline-chunks 2, --accumulate 3", {"pipeline": 2, "accumulate": 3, **INTERLEAVED}),
+            (2, "--pipeline-split: '2,3' has more blocks than the model",
+             {"pipeline": 2, "pipeline_split": "2,3"}),
+            (2, "zb-h1 is only foretold", {"pipeline": 2, "pipeline_schedule": "zb-h1"}),
+            (2, "--micro-batch-schedule vertical", {"pipeline": 2, "micro_batch_schedule": "vertical"}),
+            (3, "3 ranks do not divide into pp 2", {"pipeline": 2}),
+            (2, "--pipeline-chunks 2 is of --pipeline", {"pipeline_chunks": 2}))])
+
+    def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
+        keys = {"steps": 40, "save_every": 5, "eval_every": 0, "pipeline": 4}
+        through = self.started(4, "through", **keys)
+        process = self.started(4, "killed", **keys)
+        self.wait_for_steps(process, "killed", 12)
+        self.check_a_rank_that_dies(process, "killed", 2)
+        result = run_ranks(4, output=self.directory / "killed", resume=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        _, errors = through.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(through.returncode, 0, errors)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(*(self.directory / name / "latest" / file for name in ("through", "killed")))
+
+    def test_a_rank_that_dies_at_a_message_ends_all(self):
+        # Of the second step's messages: the first rank has sent three more before, of what it has begun.
+        of_step, before = (4, 8, 8, 4), (4 + 3, 8, 8, 4)
+        at = [(rank, before[rank] + number) for rank in range(4) for number in (1, of_step[rank] // 2, of_step[rank])]
+
+        def die(rank, number):
+            output = self.directory / f"died_{rank}_{number}"
+            result = self.run_preloaded(4, output, pipeline=4, eval_every=0, GEMINI_KILL_AT=f"{rank}:{number}:send")
+            return output, result, time.time() - (output / "metrics.jsonl").stat().st_mtime
+        with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
+            ends = list(pool.map(lambda one: die(*one), at))
+        for one, (output, result, seconds) in zip(at, ends):
+            with self.subTest(one):
+                self.assertIn(result.returncode, (75, 128 + signal.SIGKILL), result.stderr)
+                self.assertLessEqual(len(self.said(result.stderr)), 1, result.stderr)
+                self.assertEqual(len(steps(output)), 1)  # It was in the second.
+                self.assertLess(seconds, 10)
+
+    def test_a_rank_that_stops_is_named(self):
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # Side by side: they wait for the time to be over.
+            list(pool.map(lambda stopped: self.check_a_rank_that_stops(2, stopped, pipeline=2), (0, 1)))
+
+
+class MixedMeshesTest(SharingRanksTestCase):
+    def test_pipelines_of_ranks_that_share_layers_or_sequences(self):
+        for name, (num_ranks, num_data, more) in {
+                "line": (4, 1, {"tensor": "1d", "tensor_size": 2}),
+                "megatron": (8, 2, {"tensor": "1d", "tensor_size": 2, "sequence_parallel": "megatron", "zero": 3}),
+                "grid": (8, 1, {"tensor": "2.5d", "tensor_size": 4}),
+                "ulysses": (8, 2, {"sequence_parallel": "ulysses", "sequence_size": 2}),
+                "ring": (4, 1, {"sequence_parallel": "ring", "zero": 2})}.items():
+            for model in ("llama", TIED):
+                with self.subTest(name, model=model):
+                    keys = self.keys(model, batch=2, accumulate=2, overwrite=True)
+                    apart = self.ranks(num_data, "apart", **keys) if num_data > 1 else self.train("apart", **keys)
+                    self.assert_close(apart, self.ranks(num_ranks, "mixed", pipeline=2, **more, **keys))
+
+
+if __name__ == "__main__":
+    unittest.main()

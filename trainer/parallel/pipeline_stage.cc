@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/pipeline_stage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
+#include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/autograd/variable.h"
+#include "trainer/parallel/tensor_exchange.h"
+
+namespace gemini::trainer {
+namespace {
+
+using policies::PipelineTask;
+using torch::Tensor;
+
+Tensor Leaf(const Tensor& tensor) { return tensor.detach().set_requires_grad(true); }
+
+std::vector<Tensor> TensorsOf(const Stream& stream) {
+  std::vector<Tensor> tensors;
+  if (stream.hidden.defined()) tensors.push_back(stream.hidden);
+  if (stream.router_sums.defined()) tensors.push_back(stream.router_sums);
+  return tensors;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Make(
+    GatheredLm& model, Communicator& communicator, const RankGroup& pipeline,
+    policies::PipelineSchedule schedule, int64_t micro_batches) {
+  if (policies::SplitsBackward(schedule)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(policies::PipelineScheduleName(schedule),
+                     " is only foretold (memstat plan): train by 1f1b or interleaved"));
+  }
+  GEMINI_ASSIGN_OR_RETURN(policies::PipelineTaskLists lists,
+                          policies::PipelineLists(schedule, {.ranks = model.stages().num_ranks(),
+                                                             .chunks = model.stages().num_chunks(),
+                                                             .micro_batches = micro_batches}));
+  return std::unique_ptr<PipelineStage>(
+      new PipelineStage(model, communicator, pipeline,
+                        std::move(lists[static_cast<size_t>(pipeline.place)]), micro_batches));
+}
+
+PipelineStage::PipelineStage(GatheredLm& model, Communicator& communicator,
+                             const RankGroup& pipeline, std::vector<PipelineTask> tasks,
+                             int64_t micro_batches)
+    : model_(model),
+      communicator_(communicator),
+      pipeline_(pipeline),
+      tasks_(std::move(tasks)),
+      micro_batches_(micro_batches),
+      hidden_options_(model.parameters().front().options()),
+      kept_(static_cast<size_t>(model.stages().num_chunks())) {
+  for (std::vector<std::optional<Kept>>& of_chunk : kept_) {
+    of_chunk.resize(static_cast<size_t>(micro_batches));
+  }
+}
+
+PipelineStage::~PipelineStage() {
+  for (std::deque<Transfer>* transfers : {&receiving_, &sending_}) {
+    for (Transfer& transfer : *transfers) {
+      KeepForEver(std::make_shared<std::vector<Tensor>>(std::move(transfer.tensors)));
+    }
+  }
+}
+
+int64_t PipelineStage::StageOf(const PipelineTask& task) const {
+  return model_.stages().StageOf(pipeline_.place, task.chunk);
+}
+
+std::optional<int64_t> PipelineStage::SenderFor(const PipelineTask& task) const {
+  const int64_t stage = StageOf(task);
+  if (task.kind == Kind::kForward) return stage > 0 ? std::optional(stage - 1) : std::nullopt;
+  return IsLast(stage) ? std::nullopt : std::optional(stage + 1);
+}
+
+bool PipelineStage::HasRouterSums(int64_t stage) const {
+  const ModelSpec& spec = model_.spec();
+  if (!spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value()) return false;
+  for (int64_t block = 0; block < model_.stages().blocks(stage).end; ++block) {
+    if (spec.HasExperts(block)) return true;
+  }
+  return false;
+}
+
+int64_t PipelineStage::TagOf(Kind kind, int64_t from_stage, int64_t micro_batch) const {
+  // Micro-batches with one tag arrive in the order in which they are sent, which is theirs.
+  const int64_t stages = model_.stages().num_stages();
+  const int64_t tags = (Communicator::kMostTag + 1) / (2 * stages);
+  const int64_t way = kind == Kind::kForward ? 0 : 1;
+  return (way * stages + from_stage) * tags + micro_batch % tags;
+}
+
+void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& tokens) {
+  const std::optional<int64_t> from = SenderFor(task);
+  if (!from.has_value()) return;
+  const HiddenPart& part = model_.hidden_part();
+  // Gradients are those of what this stage has sent forward.
+  const bool is_forward = task.kind == Kind::kForward;
+  const bool has_sums = HasRouterSums(is_forward ? *from : StageOf(task));
+  Transfer& transfer = receiving_.emplace_back();
+  transfer.tensors.push_back(
+      at::empty({tokens.size(0) / part.sequences.count, tokens.size(1) / part.tokens.count,
+                 model_.spec().width / part.width.count},
+                hidden_options_));
+  if (has_sums) {
+    transfer.tensors.push_back(
+        at::empty({2, model_.spec().experts->count}, hidden_options_.dtype(torch::kFloat32)));
+  }
+  for (const Tensor& tensor : transfer.tensors) {
+    transfer.work.push_back(communicator_.Receive(
+        pipeline_, tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
+        model_.stages().RankOf(*from), TagOf(task.kind, *from, task.micro_batch),
+        is_forward ? "hidden states" : "gradients of hidden states"));
+  }
+}
+
+Stream PipelineStage::TakeReceived() {
+  // Where it fails the destructor keeps the memory.
+  for (const Work& work : receiving_.front().work) AwaitOrThrow(work, receiving_.front().tensors);
+  const std::vector<Tensor> tensors = std::move(receiving_.front().tensors);
+  receiving_.pop_front();
+  return {.hidden = tensors[0], .router_sums = tensors.size() > 1 ? tensors[1] : Tensor()};
+}
+
+void PipelineStage::Send(const PipelineTask& task, const Stream& stream) {
+  const int64_t stage = StageOf(task);
+  const bool is_forward = task.kind == Kind::kForward;
+  Transfer& transfer = sending_.emplace_back();
+  for (const Tensor& tensor : TensorsOf(stream)) {
+    transfer.tensors.push_back(tensor.detach().contiguous());
+  }
+  for (const Tensor& tensor : transfer.tensors) {
+    transfer.work.push_back(communicator_.Send(
+        pipeline_, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
+        model_.stages().RankOf(is_forward ? stage + 1 : stage - 1),
+        TagOf(task.kind, stage, task.micro_batch),
+        is_forward ? "hidden states" : "gradients of hidden states"));
+  }
+}
+
+void PipelineStage::DropSent(bool waits) {
+  while (!sending_.empty()) {
+    Transfer& first = sending_.front();
+    const bool is_done = std::ranges::all_of(first.work, [](const Work& w) { return w->Done(); });
+    if (!is_done && !waits) return;
+    for (const Work& work : first.work) AwaitOrThrow(work, first.tensors);
+    sending_.pop_front();
+  }
+}
+
+Stream PipelineStage::RunBlocks(int64_t stage, const Tensor& tokens, Stream input) {
+  if (stage == 0) input.hidden = model_.Embed(tokens);
+  const BatchContext context = model_.ContextOf(input.hidden);
+  const ModelStages::Blocks& blocks = model_.stages().blocks(stage);
+  return model_.ForwardBlocks(std::move(input), context, static_cast<size_t>(blocks.begin),
+                              static_cast<size_t>(blocks.end));
+}
+
+absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& step,
+                                       std::vector<LossValues>& losses) {
+  const int64_t stage = StageOf(task);
+  const Tensor& tokens = step.tokens[static_cast<size_t>(task.micro_batch)];
+  Kept& kept =
+      kept_[static_cast<size_t>(task.chunk)][static_cast<size_t>(task.micro_batch)].emplace();
+  most_live_ = std::max(most_live_, ++num_live_);
+  model_.set_dropout_draw(step.draw_of(task.micro_batch));
+  if (stage > 0) {
+    const Stream received = TakeReceived();
+    kept.input.hidden = Leaf(received.hidden);
+    if (received.router_sums.defined()) kept.input.router_sums = Leaf(received.router_sums);
+  }
+  Stream output = RunBlocks(stage, tokens, kept.input);
+  if (!IsLast(stage)) {
+    // The tensors themselves would keep their memory.
+    for (const Tensor& tensor : TensorsOf(output)) {
+      kept.outputs.push_back(torch::autograd::impl::gradient_edge(tensor));
+    }
+    Send(task, output);
+    return absl::OkStatus();
+  }
+  kept.loss = model_.LossOf(std::move(output), Labels::AllOf(tokens), step.factors);
+  losses.push_back(kept.loss->Values());
+  return step.check(task.micro_batch, losses.back().total);
+}
+
+void PipelineStage::RunBackward(const PipelineTask& task, const Step& step) {
+  model_.set_last_micro_batch(task.micro_batch + 1 == micro_batches_);
+  std::optional<Kept>& place =
+      kept_[static_cast<size_t>(task.chunk)][static_cast<size_t>(task.micro_batch)];
+  Kept kept = std::move(*place);
+  place.reset();
+  if (kept.loss.has_value()) {
+    std::exchange(kept.loss, std::nullopt)->Backward(step.factors);
+  } else {
+    torch::autograd::Engine::get_default_engine().execute(
+        std::exchange(kept.outputs, {}), TensorsOf(TakeReceived()), /*keep_graph=*/false,
+        /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
+  --num_live_;
+  if (StageOf(task) == 0) return;
+  Stream gradients = {.hidden = kept.input.hidden.grad()};
+  if (kept.input.router_sums.defined()) gradients.router_sums = kept.input.router_sums.grad();
+  Send(task, gradients);
+}
+
+absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
+  const at::AutoGradMode with_graph(true);
+  // Graphs do not outlive a step that failed: they name what others may take away.
+  const absl::Cleanup drop = [this] {
+    for (std::vector<std::optional<Kept>>& of_chunk : kept_) {
+      for (std::optional<Kept>& one : of_chunk) one.reset();
+    }
+  };
+  std::vector<LossValues> losses;
+  run_tasks_.clear();
+  num_live_ = most_live_ = 0;
+  model_.BeginMicroBatches(micro_batches_);
+  BeginReceive(tasks_.front(), step.tokens.front());
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    if (i + 1 < tasks_.size()) BeginReceive(tasks_[i + 1], step.tokens.front());
+    if (tasks_[i].kind == Kind::kForward) {
+      GEMINI_RETURN_IF_ERROR(RunForward(tasks_[i], step, losses));
+    } else {
+      RunBackward(tasks_[i], step);
+    }
+    run_tasks_.push_back(tasks_[i]);
+    DropSent(/*waits=*/false);
+  }
+  DropSent(/*waits=*/true);
+  model_.AddOverCopies();
+  return losses;
+}
+
+LossValues PipelineStage::Evaluate(const Tensor& tokens, const Labels& labels) {
+  LossValues loss;
+  model_.BeginMicroBatches(1);
+  for (int64_t chunk = 0; chunk < model_.stages().num_chunks(); ++chunk) {
+    const PipelineTask task = {.kind = Kind::kForward, .chunk = static_cast<int>(chunk)};
+    BeginReceive(task, tokens);
+    const int64_t stage = StageOf(task);
+    Stream output = RunBlocks(stage, tokens, stage > 0 ? TakeReceived() : Stream());
+    if (IsLast(stage)) {
+      loss = model_.LossOf(std::move(output), labels, LossFactors()).Values();
+    } else {
+      Send(task, output);
+    }
+  }
+  DropSent(/*waits=*/true);
+  return loss;
+}
+
+}  // namespace gemini::trainer
