@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gemini-train by mpirun, where ranks have a model's blocks one after the other: they leave the bytes of one process with
-as many micro-batches, wherever their parts lie, and go on from each other's checkpoints."""
+"""gemini-train by mpirun, where ranks have a model's blocks one after the other: they leave the bytes of one process
+with as many micro-batches, wherever their parts lie, and go on from each other's checkpoints."""
 import concurrent.futures
 import shutil
 import signal
@@ -9,7 +9,7 @@ import time
 import unittest
 
 import train_program
-from ranks_program import EPSILON, TIED, TIMEOUT_S, RanksTestCase, SharingRanksTestCase, run_ranks
+from ranks_program import EPSILON, TIED, RanksTestCase, SharingRanksTestCase, run_ranks
 from train_program import steps
 
 INTERLEAVED = {"pipeline_schedule": "interleaved", "pipeline_chunks": 2}
@@ -31,7 +31,8 @@ class PipelineTest(RanksTestCase):
                 "experts": (4, {"model": "mixtral", "optimizer": "lamb"}),
                 "bf16": (2, {"precision": "bf16", "model": "gpt_neox", **INTERLEAVED}),
                 "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
-                "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"})}.items():
+                "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
+        }.items():
             with self.subTest(name):
                 alone = {key: value for key, value in more.items() if key not in of_ranks}
                 one = self.train(f"one_{name}", **self.keys(**alone))
@@ -55,7 +56,8 @@ class PipelineTest(RanksTestCase):
                     keys = self.keys(zero=zero, accumulate=2, **model)
                     self.assert_same_end(self.ranks(2, f"apart_{zero}", overwrite=True, **keys),
                                          self.ranks(4, f"pipelines_{zero}", overwrite=True, pipeline=2, **keys))
-        ends = [self.ranks(4, f"tied_{zero}", pipeline=2, zero=zero, **self.keys(TIED, gradient_sync="each" if zero < 2 else "auto"))
+        sync = ("each", "each", "auto", "auto")
+        ends = [self.ranks(4, f"tied_{zero}", pipeline=2, zero=zero, **self.keys(TIED, gradient_sync=sync[zero]))
                 for zero in range(4)]
         for end in ends[1:]:
             self.assert_same_end(ends[0], end)
@@ -89,17 +91,7 @@ class PipelineTest(RanksTestCase):
             (2, "--pipeline-chunks 2 is of --pipeline", {"pipeline_chunks": 2}))])
 
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
-        keys = {"steps": 40, "save_every": 5, "eval_every": 0, "pipeline": 4}
-        through = self.started(4, "through", **keys)
-        process = self.started(4, "killed", **keys)
-        self.wait_for_steps(process, "killed", 12)
-        self.check_a_rank_that_dies(process, "killed", 2)
-        result = run_ranks(4, output=self.directory / "killed", resume=True)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        _, errors = through.communicate(timeout=TIMEOUT_S)
-        self.assertEqual(through.returncode, 0, errors)
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            self.assert_same_file(*(self.directory / name / "latest" / file for name in ("through", "killed")))
+        self.check_the_next_run_goes_on(4, 2, pipeline=4)
 
     def test_a_rank_that_dies_at_a_message_ends_all(self):
         # Of the second step's messages: the first rank has sent three more before, of what it has begun.

@@ -170,6 +170,20 @@ class RanksTestCase(train_program.TrainTest):
         self.assertLessEqual(len(self.said(errors)), 1, errors)
         self.wait_until_gone(ranks)
 
+    def check_the_next_run_goes_on(self, num_ranks, rank, **keys):
+        """A run of which a rank dies ends, behind --resume, with the bytes of one that went through."""
+        keys = {"steps": 40, "save_every": 5, "eval_every": 0, **keys}
+        through = self.started(num_ranks, "through", **keys)
+        process = self.started(num_ranks, "killed", **keys)
+        self.wait_for_steps(process, "killed", 12)
+        self.check_a_rank_that_dies(process, "killed", rank)
+        result = run_ranks(num_ranks, output=self.directory / "killed", resume=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        _, errors = through.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(through.returncode, 0, errors)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(*(self.directory / name / "latest" / file for name in ("through", "killed")))
+
     def check_a_rank_that_stops(self, num_ranks, stopped, **keys):
         """The others end behind the time for a collective, and one of them says who stopped."""
         name = f"stopped_{stopped}"

@@ -18,7 +18,7 @@ import safetensors.numpy
 
 import train_program
 from ranks_program import ALLOWED, MPIRUN, TIED, TIMEOUT_S, UNTIED, RanksTestCase, command, run_ranks
-from train_program import BIN, MIB, MODELS, Daemon, steps
+from train_program import MIB, MODELS, Daemon, steps
 
 KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
 STEPS_A_KILL = 40  # More than fit between two kills.

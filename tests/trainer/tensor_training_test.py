@@ -4,7 +4,7 @@
 on from each other's checkpoints."""
 import unittest
 
-from ranks_program import TIED, TIMEOUT_S, SharingRanksTestCase, run_ranks
+from ranks_program import TIED, SharingRanksTestCase
 from train_program import steps
 
 SHARED = {"tensor": "1d", "tensor_size": 2}
@@ -122,17 +122,7 @@ class TensorRanksTest(SharingRanksTestCase):
             (2, "--sequence 31 does not divide by 2: use 30 or 32", {"sequence": 31, **MEGATRON}))])
 
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
-        keys = {"steps": 40, "save_every": 5, "eval_every": 0, **SHARED}
-        through = self.started(4, "through", **keys)
-        process = self.started(4, "killed", **keys)
-        self.wait_for_steps(process, "killed", 12)
-        self.check_a_rank_that_dies(process, "killed", 3)
-        result = run_ranks(4, output=self.directory / "killed", resume=True)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        _, errors = through.communicate(timeout=TIMEOUT_S)
-        self.assertEqual(through.returncode, 0, errors)
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            self.assert_same_file(*(self.directory / name / "latest" / file for name in ("through", "killed")))
+        self.check_the_next_run_goes_on(4, 3, **SHARED)
 
 
 if __name__ == "__main__":

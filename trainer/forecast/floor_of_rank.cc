@@ -65,9 +65,9 @@ class OperatorFloors {
       const bool is_head = *number == 0 && last_ >= 2 && last_ >= num_blocks;
       last_ = is_head ? num_blocks + 1 : *number;
     }
-    const int64_t last_rank = model_.stages().num_ranks() - 1;
-    return last_ > num_blocks ? model_.pipeline_rank() == last_rank
-                              : model_.FirstRankWith(last_) == model_.pipeline_rank();
+    const int64_t last_rank = model_.place().stages.num_ranks() - 1;
+    return last_ > num_blocks ? model_.place().rank == last_rank
+                              : model_.FirstRankWith(last_) == model_.place().rank;
   }
 
   DeviceNeed NeedAt(int32_t at) {
@@ -125,8 +125,9 @@ absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape rou
 
 DeviceNeed FindFloorOfRank(const GatheredLm& model, ElementType element, const NamedTrace& step) {
   DeviceNeed most = OperatorFloors(model, element, step).FindMost();
-  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
-    if (!unit->is_here() || unit->is_alone()) continue;  // It adds nothing.
+  for (size_t u = 0; u < model.units().size(); ++u) {
+    const std::unique_ptr<GatheredUnit>& unit = model.units()[u];
+    if (!model.HasUnit(model.place().rank, u) || unit->is_alone()) continue;  // It adds nothing.
     // The sum's buffer, and before they are in it, the gradients.
     int64_t elements = unit->cut().num_elements();
     for (size_t i = 0; i < unit->tensors().size(); ++i) {

@@ -57,18 +57,21 @@ class GatheredLm::GatheredBlock final : public Block {
 };
 
 void GatheredLm::GatherAhead(size_t unit) {
-  if (gather_ahead_ && unit < units_.size() && units_[unit]->is_here()) units_[unit]->BeginGather();
+  if (gather_ahead_ && unit < units_.size() && HasUnit(place_.rank, unit)) {
+    units_[unit]->BeginGather();
+  }
 }
 
 bool GatheredLm::HasUnit(int64_t pipeline_rank, size_t unit) const {
-  const bool has_copy = unit == 0 && spec_.tied_head && pipeline_rank == stages().num_ranks() - 1;
+  const bool has_copy =
+      unit == 0 && spec_.tied_head && pipeline_rank == place_.stages.num_ranks() - 1;
   return has_copy || pipeline_rank == FirstRankWith(unit);
 }
 
 int64_t GatheredLm::FirstRankWith(size_t unit) const {
   if (unit == 0) return 0;
-  return unit > blocks_.size() ? stages().num_ranks() - 1
-                               : stages().RankOfBlock(static_cast<int64_t>(unit) - 1);
+  return unit > blocks_.size() ? place_.stages.num_ranks() - 1
+                               : place_.stages.RankOfBlock(static_cast<int64_t>(unit) - 1);
 }
 
 void GatheredLm::GatherAheadBackwards(size_t unit) {
@@ -162,16 +165,8 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     }
   }
   for (const std::unique_ptr<GatheredUnit>& made : units_) {
-    for (size_t i = 0; i < made->wholes().size(); ++i) {
-      AddParameter(*this, absl::StrCat("whole.", made->tensors()[i].name), made->wholes()[i]);
-    }
-    for (size_t i = 0; i < made->sums().size(); ++i) {
-      AddParameter(*this, absl::StrCat("sum.", made->tensors()[i].name), made->sums()[i]);
-    }
-    for (size_t i = 0; i < made->sums_for_copies().size(); ++i) {
-      const auto tensor = static_cast<size_t>(made->pieces()[i].tensor);  // A rank has one piece.
-      AddParameter(*this, absl::StrCat("copy.", made->tensors()[tensor].name),
-                   made->sums_for_copies()[i]);
+    for (const GatheredUnit::NamedTensor& beside : made->BesidePieces()) {
+      AddParameter(*this, beside.name, beside.tensor);
     }
   }
 }
@@ -247,7 +242,7 @@ auto GatheredLm::WithHead(const Compute& compute) {
     GatheredUnit& table = *units_.front();
     if (by_stages_) {
       embeddings_ = table.Views(UnitUse::kToTheEnd);
-      if (stages().num_ranks() == 1) table.set_last_micro_batch(false);  // Look-ups follow.
+      if (place_.stages.num_ranks() == 1) table.set_last_micro_batch(false);  // Look-ups follow.
     } else {
       table.Hold();
     }

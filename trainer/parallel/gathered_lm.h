@@ -94,10 +94,8 @@ class GatheredLm final : public CausalLm {
   const ModelSpec& spec() const { return spec_; }
   // Which elements of [batch, sequence, width] are in the hidden states between blocks.
   const HiddenPart& hidden_part() const { return hidden_part_; }
-  const ModelStages& stages() const { return place_.stages; }
-  int64_t pipeline_rank() const { return place_.rank; }
-  // All units of the model, in the order of their use; this rank may lack some
-  // (GatheredUnit::is_here).
+  const PipelinePlace& place() const { return place_; }
+  // All units of the model, in the order of their use. Those that this rank lacks have no pieces.
   const std::vector<std::unique_ptr<GatheredUnit>>& units() const { return units_; }
   // Returns whether a rank of the pipeline has a unit.
   bool HasUnit(int64_t pipeline_rank, size_t unit) const;

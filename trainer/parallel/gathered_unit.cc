@@ -108,7 +108,7 @@ absl::string_view NameOfWhole(absl::string_view piece) { return piece.substr(0, 
 class GatheredUnit::Gradients {
  public:
   explicit Gradients(GatheredUnit& unit) : unit_(unit) {
-    if (unit.options_.sync == GradientSync::kLast && unit.has_parts() && unit.is_here()) {
+    if (unit.options_.sync == GradientSync::kLast && unit.has_parts() && unit.options_.is_here) {
       for (const UnitTensor& tensor : unit.tensors_) {
         sums_.push_back(at::empty(tensor.sizes, unit.buffer_.options()));
       }
@@ -216,10 +216,21 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
   gradients_ = std::make_unique<Gradients>(*this);
 }
 
-const std::vector<Tensor>& GatheredUnit::sums() const { return gradients_->sums(); }
-
-const std::vector<Tensor>& GatheredUnit::sums_for_copies() const {
-  return gradients_->for_copies();
+std::vector<GatheredUnit::NamedTensor> GatheredUnit::BesidePieces() const {
+  std::vector<NamedTensor> beside;
+  for (size_t i = 0; i < wholes_.size(); ++i) {
+    beside.push_back({absl::StrCat("whole.", tensors_[i].name), wholes_[i]});
+  }
+  const std::vector<Tensor>& sums = gradients_->sums();
+  for (size_t i = 0; i < sums.size(); ++i) {
+    beside.push_back({absl::StrCat("sum.", tensors_[i].name), sums[i]});
+  }
+  const std::vector<Tensor>& for_copies = gradients_->for_copies();
+  for (size_t i = 0; i < for_copies.size(); ++i) {
+    const auto tensor = static_cast<size_t>(pieces_[i].tensor);  // A rank has one piece of it.
+    beside.push_back({absl::StrCat("copy.", tensors_[tensor].name), for_copies[i]});
+  }
+  return beside;
 }
 
 void GatheredUnit::AddOverCopies() {

@@ -94,15 +94,14 @@ class GatheredUnit {
   // several dimensions, else [elements], so that a piece decays as its tensor does.
   const std::vector<ShardPiece>& pieces() const { return pieces_; }
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
-  // Returns the whole tensors that this rank has beside its pieces: by tensor, or none. They need
-  // no gradient.
-  const std::vector<torch::Tensor>& wholes() const { return wholes_; }
-  // Returns where this rank adds the gradients of whole tensors until the ranks add theirs: by
-  // tensor, or none.
-  const std::vector<torch::Tensor>& sums() const;
-  // Returns where the gradients of pieces that have copies wait for AddOverCopies: by piece, or
-  // none.
-  const std::vector<torch::Tensor>& sums_for_copies() const;
+  // Returns what this rank has beside its pieces. It needs no gradient. "whole.NAME" is a whole
+  // tensor. In "sum.NAME" gradients of a whole tensor are added until the ranks add theirs. In
+  // "copy.NAME" those of a piece that has copies wait for AddOverCopies.
+  struct NamedTensor {
+    std::string name;
+    torch::Tensor tensor;
+  };
+  std::vector<NamedTensor> BesidePieces() const;
   // Adds the gradients of copies, in the type of the parameters, and gives them to the parameters,
   // whose hooks see them. The ranks with copies call it behind the last backward of a step. It does
   // nothing where there are no copies.
@@ -135,7 +134,6 @@ class GatheredUnit {
   std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs,
                                           std::function<void()> when_gathered = nullptr);
   bool is_held() const { return num_users_ > 0; }
-  bool is_here() const { return options_.is_here; }
   // Whether there is a buffer.
   bool gathers() const { return options_.division == UnitDivision::kShards; }
   // Whether this is the only rank that has the tensors, which adds nothing.

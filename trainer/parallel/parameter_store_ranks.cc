@@ -28,8 +28,8 @@ std::vector<ShardCut> CutsOf(const GatheredLm& model) {
 
 std::vector<bool> UnitsHere(const GatheredLm& model) {
   std::vector<bool> is_here;
-  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
-    is_here.push_back(unit->is_here());
+  for (size_t unit = 0; unit < model.units().size(); ++unit) {
+    is_here.push_back(model.HasUnit(model.place().rank, unit));
   }
   return is_here;
 }

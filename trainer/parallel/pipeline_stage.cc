@@ -38,10 +38,11 @@ absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Make(
         absl::StrCat(policies::PipelineScheduleName(schedule),
                      " is only foretold (memstat plan): train by 1f1b or interleaved"));
   }
-  GEMINI_ASSIGN_OR_RETURN(policies::PipelineTaskLists lists,
-                          policies::PipelineLists(schedule, {.ranks = model.stages().num_ranks(),
-                                                             .chunks = model.stages().num_chunks(),
-                                                             .micro_batches = micro_batches}));
+  GEMINI_ASSIGN_OR_RETURN(
+      policies::PipelineTaskLists lists,
+      policies::PipelineLists(schedule, {.ranks = model.place().stages.num_ranks(),
+                                         .chunks = model.place().stages.num_chunks(),
+                                         .micro_batches = micro_batches}));
   return std::unique_ptr<PipelineStage>(
       new PipelineStage(model, communicator, pipeline,
                         std::move(lists[static_cast<size_t>(pipeline.place)]), micro_batches));
@@ -56,7 +57,7 @@ PipelineStage::PipelineStage(GatheredLm& model, Communicator& communicator,
       tasks_(std::move(tasks)),
       micro_batches_(micro_batches),
       hidden_options_(model.parameters().front().options()),
-      kept_(static_cast<size_t>(model.stages().num_chunks())) {
+      kept_(static_cast<size_t>(model.place().stages.num_chunks())) {
   for (std::vector<std::optional<Kept>>& of_chunk : kept_) {
     of_chunk.resize(static_cast<size_t>(micro_batches));
   }
@@ -71,7 +72,7 @@ PipelineStage::~PipelineStage() {
 }
 
 int64_t PipelineStage::StageOf(const PipelineTask& task) const {
-  return model_.stages().StageOf(pipeline_.place, task.chunk);
+  return model_.place().stages.StageOf(pipeline_.place, task.chunk);
 }
 
 std::optional<int64_t> PipelineStage::SenderFor(const PipelineTask& task) const {
@@ -83,7 +84,7 @@ std::optional<int64_t> PipelineStage::SenderFor(const PipelineTask& task) const 
 bool PipelineStage::HasRouterSums(int64_t stage) const {
   const ModelSpec& spec = model_.spec();
   if (!spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value()) return false;
-  for (int64_t block = 0; block < model_.stages().blocks(stage).end; ++block) {
+  for (int64_t block = 0; block < model_.place().stages.blocks(stage).end; ++block) {
     if (spec.HasExperts(block)) return true;
   }
   return false;
@@ -91,7 +92,7 @@ bool PipelineStage::HasRouterSums(int64_t stage) const {
 
 int64_t PipelineStage::TagOf(Kind kind, int64_t from_stage, int64_t micro_batch) const {
   // Micro-batches with one tag arrive in the order in which they are sent, which is theirs.
-  const int64_t stages = model_.stages().num_stages();
+  const int64_t stages = model_.place().stages.num_stages();
   const int64_t tags = (Communicator::kMostTag + 1) / (2 * stages);
   const int64_t way = kind == Kind::kForward ? 0 : 1;
   return (way * stages + from_stage) * tags + micro_batch % tags;
@@ -116,7 +117,7 @@ void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& tokens)
   for (const Tensor& tensor : transfer.tensors) {
     transfer.work.push_back(communicator_.Receive(
         pipeline_, tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
-        model_.stages().RankOf(*from), TagOf(task.kind, *from, task.micro_batch),
+        model_.place().stages.RankOf(*from), TagOf(task.kind, *from, task.micro_batch),
         is_forward ? "hidden states" : "gradients of hidden states"));
   }
 }
@@ -139,7 +140,7 @@ void PipelineStage::Send(const PipelineTask& task, const Stream& stream) {
   for (const Tensor& tensor : transfer.tensors) {
     transfer.work.push_back(communicator_.Send(
         pipeline_, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
-        model_.stages().RankOf(is_forward ? stage + 1 : stage - 1),
+        model_.place().stages.RankOf(is_forward ? stage + 1 : stage - 1),
         TagOf(task.kind, stage, task.micro_batch),
         is_forward ? "hidden states" : "gradients of hidden states"));
   }
@@ -158,7 +159,7 @@ void PipelineStage::DropSent(bool waits) {
 Stream PipelineStage::RunBlocks(int64_t stage, const Tensor& tokens, Stream input) {
   if (stage == 0) input.hidden = model_.Embed(tokens);
   const BatchContext context = model_.ContextOf(input.hidden);
-  const ModelStages::Blocks& blocks = model_.stages().blocks(stage);
+  const ModelStages::Blocks& blocks = model_.place().stages.blocks(stage);
   return model_.ForwardBlocks(std::move(input), context, static_cast<size_t>(blocks.begin),
                               static_cast<size_t>(blocks.end));
 }
@@ -241,7 +242,7 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
 LossValues PipelineStage::Evaluate(const Tensor& tokens, const Labels& labels) {
   LossValues loss;
   model_.BeginMicroBatches(1);
-  for (int64_t chunk = 0; chunk < model_.stages().num_chunks(); ++chunk) {
+  for (int64_t chunk = 0; chunk < model_.place().stages.num_chunks(); ++chunk) {
     const PipelineTask task = {.kind = Kind::kForward, .chunk = static_cast<int>(chunk)};
     BeginReceive(task, tokens);
     const int64_t stage = StageOf(task);

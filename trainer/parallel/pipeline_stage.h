@@ -88,7 +88,7 @@ class PipelineStage {
                 std::vector<policies::PipelineTask> tasks, int64_t micro_batches);
 
   int64_t StageOf(const policies::PipelineTask& task) const;
-  bool IsLast(int64_t stage) const { return stage == model_.stages().num_stages() - 1; }
+  bool IsLast(int64_t stage) const { return stage == model_.place().stages.num_stages() - 1; }
   // Returns the stage that sends what a task needs, or nothing if this rank has all of it.
   std::optional<int64_t> SenderFor(const policies::PipelineTask& task) const;
   // Whether there are sums of routers behind the stage.

@@ -34,8 +34,8 @@ double Block(const ModelSpec& spec, int64_t block, int64_t sequence) {
   return sum + FeedForward(spec.feed_forward, spec.width, experts.shared_width);
 }
 
-// How often each part of the model multiplies for a token, as times: what is compared is the same on
-// any machine. The longest is a second.
+// Returns how often each part of the model multiplies for a token, as times. What is compared is
+// the same on any machine. The longest is a second.
 policies::StageTimes TimesOf(const ModelSpec& spec, int64_t sequence) {
   std::vector<double> blocks;
   for (int64_t block = 0; block < spec.num_blocks; ++block) {

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
+#include "tests/trainer/parallel/whole_values.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/models/activation_store.h"
@@ -105,18 +106,6 @@ DropoutDraw DrawOf(const Case& c, int64_t rank, int64_t micro_batch) {
   return {.seed = 5, .step = 3, .micro_batch = rank * c.micro_batches + micro_batch};
 }
 
-// The pieces of the whole's tensors, by the names of those.
-void Fill(GatheredLm& model, const std::map<std::string, Tensor>& whole) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& unit : model.units()) {
-    for (size_t i = 0; i < unit->pieces().size(); ++i) {
-      const ShardPiece& piece = unit->pieces()[i];
-      const Tensor& tensor = whole.at(unit->tensors()[static_cast<size_t>(piece.tensor)].name);
-      unit->parameters()[i].flatten().copy_(tensor.flatten().narrow(0, piece.first, piece.count));
-    }
-  }
-}
-
 // Block by block, for all micro-batches of a rank.
 absl::StatusOr<std::vector<LossValues>> TrainVertically(const Case& c, CausalLm& model,
                                                         int64_t rank) {
@@ -134,8 +123,6 @@ struct Whole {
   std::vector<std::vector<double>> losses;  // By rank and micro-batch.
   Tensor logits;
 };
-
-void Add(Tensor& sum, const Tensor& one) { sum = sum.defined() ? sum + one : one; }
 
 // One rank after the other, with a graph each; sums are folded as ranks do: in fp32 and rounded
 // once, of each micro-batch or of the sum of all.
@@ -169,12 +156,12 @@ Whole TrainWhole(const Case& c) {
         whole.losses[static_cast<size_t>(rank)].push_back(loss.Values().total);
         loss.Backward(kFactors);
         for (const auto& parameter : model->named_parameters()) {
-          Add(own[parameter.key()], parameter.value().grad());
+          AddTo(own[parameter.key()], parameter.value().grad());
         }
       }
-      for (const auto& [name, gradient] : own) Add(sums[name], gradient.to(torch::kFloat32));
+      for (const auto& [name, gradient] : own) AddTo(sums[name], gradient.to(torch::kFloat32));
     }
-    for (const auto& [name, sum] : sums) Add(whole.gradients[name], sum.to(c.type));
+    for (const auto& [name, sum] : sums) AddTo(whole.gradients[name], sum.to(c.type));
   }
   model->eval();
   const torch::NoGradGuard no_grad;
@@ -194,7 +181,7 @@ TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
         GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), c.options()));
     model->set_recompute(c.recompute);
     model->set_gather_ahead(c.gather_ahead);
-    Fill(*model, whole.values);
+    FillPieces(*model, whole.values);
     if (c.vertical) {
       ASSERT_OK_AND_ASSIGN(const std::vector<LossValues> losses,
                            TrainVertically(c, *model, me.rank()));
@@ -318,8 +305,8 @@ TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
       for (int64_t i = 0; i < 2; ++i) {
         whole->set_dropout_draw(DrawOf(c, rank, i));
         const BatchLoss loss = whole->Losses(TokensOf(rank, i), labels_of(rank, i), factors);
-        Add(cross_entropy, loss.sum);
-        if (loss.router.defined()) Add(router, loss.router_coefficient * loss.router);
+        AddTo(cross_entropy, loss.sum);
+        if (loss.router.defined()) AddTo(router, loss.router_coefficient * loss.router);
       }
     }
     Tensor mean = cross_entropy / static_cast<double>(num_labels);
@@ -334,7 +321,7 @@ TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
       ASSERT_OK_AND_ASSIGN(
           const std::unique_ptr<GatheredLm> model,
           GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options()));
-      Fill(*model, values);
+      FillPieces(*model, values);
       for (int64_t i = 0; i < 2; ++i) {
         model->set_dropout_draw(DrawOf(c, me.rank(), i));
         model->Losses(TokensOf(me.rank(), i), labels_of(me.rank(), i), factors).Backward(factors);
@@ -366,7 +353,7 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
                                               OptionsOf(UnitDivision::kShards)));
         model->set_recompute(recompute);
         model->set_gather_ahead(ahead);
-        Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+        FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
         const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0), kFactors);
         loss.Backward(kFactors);
         std::map<std::string, int64_t> sent;
@@ -392,7 +379,7 @@ TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                          GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
                                           OptionsOf(UnitDivision::kReplicas)));
-    Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+    FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     model->Losses(TokensOf(me.rank(), 0), kFactors).Backward(kFactors);
     std::map<std::string, int64_t> sent;
     for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
@@ -410,7 +397,7 @@ TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                          GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
                                           OptionsOf(UnitDivision::kShardsAndWhole)));
-    Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+    FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     for (int64_t step = 1; step <= 2; ++step) {
       model->NoteUpdate();
       for (int64_t i = 0; i < 3; ++i)
@@ -434,7 +421,7 @@ TEST(GatheredLmBytesTest, OfSumsOnceAStepAreThoseOfOneMicroBatch) {
       ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                            GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
                                             OptionsOf(division, GradientSync::kLast)));
-      Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+      FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
       for (int64_t i = 0; i < 3; ++i) {
         model->set_last_micro_batch(i == 2);
         model->Losses(TokensOf(me.rank(), i), kFactors).Backward(kFactors);
@@ -467,7 +454,7 @@ TEST(GatheredLmBytesTest, OfTheVerticalScheduleAreTwoGathersAndTheSums) {
         ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                              GatheredLm::Make(spec, torch::kFloat32, me, me.world(), c.options()));
         model->set_gather_ahead(ahead);
-        Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+        FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
         ASSERT_OK(TrainVertically(c, *model, me.rank()));
         std::map<std::string, int64_t> sent;
         for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
@@ -526,11 +513,11 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
         return model.Losses(TokensOf(me.rank(), 0), kFactors);
       };
       const std::unique_ptr<GatheredLm> model = make(), fresh = make();
-      Fill(*model, whole.values);
+      FillPieces(*model, whole.values);
       const BatchLoss left = loss_of(*model);
-      Fill(*model, updated);
+      FillPieces(*model, updated);
       model->NoteUpdate();
-      Fill(*fresh, updated);
+      FillPieces(*fresh, updated);
       const BatchLoss next = loss_of(*model);
       EXPECT_EQ(next.Values().total, loss_of(*fresh).Values().total);
       next.Backward(kFactors);

@@ -124,8 +124,7 @@ TEST(GatheredUnitTest, AUnitThatIsElsewhereHasNothing) {
     GatheredUnit unit("it", {{"a", {2, kBlock}}}, torch::kFloat32, me, me.world(), options);
     EXPECT_TRUE(unit.parameters().empty());
     EXPECT_TRUE(unit.pieces().empty());
-    EXPECT_TRUE(unit.wholes().empty());
-    EXPECT_TRUE(unit.sums().empty());
+    EXPECT_TRUE(unit.BesidePieces().empty());
     EXPECT_EQ(unit.cut().num_elements(), 2 * kBlock);
     unit.Refresh();  // Asks nobody.
   });

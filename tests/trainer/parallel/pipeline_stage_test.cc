@@ -16,6 +16,7 @@
 #include "policies/mesh/mesh.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
+#include "tests/trainer/parallel/whole_values.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/parallel/model_of_ranks.h"
@@ -102,8 +103,6 @@ struct Whole {
   LossValues evaluated;
 };
 
-void Add(Tensor& sum, const Tensor& one) { sum = sum.defined() ? sum + one : one; }
-
 // In one process, one micro-batch after the other; of a tied table the head's gradients apart. Sums
 // over pipelines are folded in fp32 and rounded once, of each micro-batch or of the sum of all.
 Whole TrainWhole(const Case& c) {
@@ -137,12 +136,12 @@ Whole TrainWhole(const Case& c) {
         whole.losses[static_cast<size_t>(pipeline)].push_back(loss.Values());
         loss.Backward(c.factors());
         for (const auto& parameter : model->named_parameters()) {
-          Add(own[parameter.key()], parameter.value().grad());
+          AddTo(own[parameter.key()], parameter.value().grad());
         }
       }
-      for (const auto& [name, gradient] : own) Add(sums[name], gradient.to(torch::kFloat32));
+      for (const auto& [name, gradient] : own) AddTo(sums[name], gradient.to(torch::kFloat32));
     }
-    for (const auto& [name, sum] : sums) Add(whole.gradients[name], sum.to(c.type));
+    for (const auto& [name, sum] : sums) AddTo(whole.gradients[name], sum.to(c.type));
   }
   if (tied) {
     const Tensor sum = whole.gradients.at(table).to(torch::kFloat32) +
@@ -153,17 +152,6 @@ Whole TrainWhole(const Case& c) {
   const torch::NoGradGuard no_grad;
   whole.evaluated = model->Losses(TokensOf(0, 0), LossFactors()).Values();
   return whole;
-}
-
-void Fill(GatheredLm& model, const std::map<std::string, Tensor>& whole) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& unit : model.units()) {
-    for (size_t i = 0; i < unit->pieces().size(); ++i) {
-      const ShardPiece& piece = unit->pieces()[i];
-      const Tensor& tensor = whole.at(unit->tensors()[static_cast<size_t>(piece.tensor)].name);
-      unit->parameters()[i].flatten().copy_(tensor.flatten().narrow(0, piece.first, piece.count));
-    }
-  }
 }
 
 // How many bytes a rank has sent of hidden states, or of their gradients.
@@ -182,22 +170,20 @@ class PipelineStageTest : public ::testing::TestWithParam<Case> {
     const Case& c = GetParam();
     const int64_t last = c.ranks - 1;
     if (unit == 0) {
-      return model.pipeline_rank() == 0 ||
-             (model.spec().tied_head && model.pipeline_rank() == last);
+      return model.place().rank == 0 || (model.spec().tied_head && model.place().rank == last);
     }
     int64_t left = static_cast<int64_t>(unit) - 1;
     for (size_t stage = 0; stage < c.split.size(); ++stage) {
-      if (left < c.split[stage])
-        return static_cast<int64_t>(stage) % c.ranks == model.pipeline_rank();
+      if (left < c.split[stage]) return static_cast<int64_t>(stage) % c.ranks == model.place().rank;
       left -= c.split[stage];
     }
-    return model.pipeline_rank() == last;
+    return model.place().rank == last;
   }
   void ExpectGradientsOf(const Whole& whole, const GatheredLm& model) {
     for (size_t u = 0; u < model.units().size(); ++u) {
       const GatheredUnit& unit = *model.units()[u];
       EXPECT_FALSE(unit.is_held()) << unit.name();
-      EXPECT_EQ(unit.is_here(), IsHere(u, model)) << unit.name();
+      EXPECT_EQ(!unit.parameters().empty(), IsHere(u, model)) << unit.name();
       for (size_t i = 0; i < unit.pieces().size(); ++i) {
         const ShardPiece& piece = unit.pieces()[i];
         const std::string& name = unit.tensors()[static_cast<size_t>(piece.tensor)].name;
@@ -226,7 +212,7 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
                         ModelStages(c.ranks, c.split)));
     model->set_recompute(c.recompute);
     model->set_gather_ahead(c.gather_ahead);
-    Fill(*model, whole.values);
+    FillPieces(*model, whole.values);
     ASSERT_OK_AND_ASSIGN(const RankGroup* const line, me.MakeGroup("pipeline", layout.Pipelines()));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PipelineStage> stage,
                          PipelineStage::Make(*model, me, *line, c.schedule, c.micro_batches));
@@ -270,12 +256,12 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
       // Two rows of four experts, behind the first block that has some.
       int64_t forward_bytes = 0, back_bytes = 0;
       for (int64_t chunk = 0; chunk < c.shape().chunks; ++chunk) {
-        const int64_t number = model->stages().StageOf(line->place, chunk);
-        const ModelStages::Blocks& blocks = model->stages().blocks(number);
+        const int64_t number = model->place().stages.StageOf(line->place, chunk);
+        const ModelStages::Blocks& blocks = model->place().stages.blocks(number);
         const auto sums_bytes = [&](int64_t boundary) {
           return spec.experts.has_value() && boundary > 2 ? c.micro_batches * 2 * 4 * 4 : 0;
         };
-        const bool sends = number + 1 < model->stages().num_stages();
+        const bool sends = number + 1 < model->place().stages.num_stages();
         if (sends) forward_bytes += hidden_bytes + sums_bytes(blocks.end);
         if (number > 0) back_bytes += hidden_bytes + sums_bytes(blocks.begin);
       }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/client/torch/training_fixture.h"
 #include "tests/trainer/parallel/mpi_rank.h"
+#include "tests/trainer/parallel/whole_values.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/models/causal_lm.h"
@@ -55,8 +56,6 @@ constexpr Case kCases[] = {{"gpt2_fp32", kTied, torch::kFloat32, 1, false},
                             UnitDivision::kReplicas, GradientSync::kLast},
                            {"opt_whole_added_last_bf16", kOpt, torch::kBFloat16, 3, true,
                             UnitDivision::kShardsAndWhole, GradientSync::kLast}};
-
-void Add(Tensor& sum, const Tensor& one) { sum = sum.defined() ? sum + one : one; }
 
 class RanksTrainingTest : public client::hooks::TrainingTest,
                           public ::testing::WithParamInterface<Case> {
@@ -117,12 +116,12 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
           if (rank == me_.rank()) losses.push_back(loss.Values().total);
           loss.Backward(factors());
           for (const auto& parameter : whole_->named_parameters()) {
-            Add(own[parameter.key()], parameter.value().grad());
+            AddTo(own[parameter.key()], parameter.value().grad());
           }
         }
-        for (const auto& [name, gradient] : own) Add(sums[name], gradient.to(torch::kFloat32));
+        for (const auto& [name, gradient] : own) AddTo(sums[name], gradient.to(torch::kFloat32));
       }
-      for (const auto& [name, sum] : sums) Add(all[name], sum.to(case_.type));
+      for (const auto& [name, sum] : sums) AddTo(all[name], sum.to(case_.type));
     }
     for (const auto& parameter : whole_->named_parameters()) {
       Tensor value = parameter.value();
@@ -155,16 +154,13 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
       GatheredLm::Make(spec_, case_.type, me_, me_.world(),
                        {.division = case_.division, .sync = case_.sync, .block_elements = kBlock}));
   model->set_recompute(case_.recompute);
+  FillPieces(*model, values_);
   std::vector<ShardCut> cuts;
   int64_t own_bytes = 0;
   for (const auto& unit : model->units()) {
     cuts.push_back(unit->cut());
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < unit->pieces().size(); ++i) {
-      const ShardPiece& piece = unit->pieces()[i];
-      const Tensor& value = values_.at(unit->tensors()[static_cast<size_t>(piece.tensor)].name);
-      unit->parameters()[i].flatten().copy_(value.flatten().narrow(0, piece.first, piece.count));
-      own_bytes += static_cast<int64_t>(unit->parameters()[i].nbytes());
+    for (const Tensor& piece : unit->parameters()) {
+      own_bytes += static_cast<int64_t>(piece.nbytes());
     }
   }
   client::hooks::TrainingOptions options = SmallOptions();
