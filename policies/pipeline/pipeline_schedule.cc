@@ -169,28 +169,6 @@ class ZbvMaker {
   int64_t now_ = 0;
 };
 
-absl::Status CheckShape(PipelineSchedule schedule, const PipelineShape& shape) {
-  const absl::string_view name = PipelineScheduleName(schedule);
-  if (shape.ranks < 1 || shape.chunks < 1 || shape.micro_batches < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a pipeline of ", shape.ranks, " ranks with ", shape.chunks,
-                     " chunks each and ", shape.micro_batches, " micro-batches: at least 1 each"));
-  }
-  const int64_t chunks = schedule == PipelineSchedule::kZbV ? 2 : 1;
-  if (schedule != PipelineSchedule::kInterleaved && shape.chunks != chunks) {
-    return absl::InvalidArgumentError(absl::StrCat("schedule ", name, " with ", shape.chunks,
-                                                   " chunks a rank: it has ", chunks,
-                                                   "; interleaved takes any number"));
-  }
-  if (schedule == PipelineSchedule::kInterleaved && shape.micro_batches % shape.ranks != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "schedule interleaved with ", shape.micro_batches, " micro-batches a step for ",
-        shape.ranks, " ranks: a multiple of the ranks is needed, such as ",
-        (shape.micro_batches / shape.ranks + 1) * shape.ranks));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::string_view PipelineScheduleName(PipelineSchedule schedule) {
@@ -223,9 +201,31 @@ int64_t VirtualStage(PipelineSchedule schedule, const PipelineShape& shape, int6
   return chunk * shape.ranks + rank;
 }
 
+absl::Status CheckPipelineShape(PipelineSchedule schedule, const PipelineShape& shape) {
+  const absl::string_view name = PipelineScheduleName(schedule);
+  if (shape.ranks < 1 || shape.chunks < 1 || shape.micro_batches < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a pipeline of ", shape.ranks, " ranks with ", shape.chunks,
+                     " chunks each and ", shape.micro_batches, " micro-batches: at least 1 each"));
+  }
+  const int64_t chunks = schedule == PipelineSchedule::kZbV ? 2 : 1;
+  if (schedule != PipelineSchedule::kInterleaved && shape.chunks != chunks) {
+    return absl::InvalidArgumentError(absl::StrCat("schedule ", name, " with ", shape.chunks,
+                                                   " chunks a rank: it has ", chunks,
+                                                   "; interleaved takes any number"));
+  }
+  if (schedule == PipelineSchedule::kInterleaved && shape.micro_batches % shape.ranks != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "schedule interleaved with ", shape.micro_batches, " micro-batches a step for ",
+        shape.ranks, " ranks: a multiple of the ranks is needed, such as ",
+        (shape.micro_batches / shape.ranks + 1) * shape.ranks));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PipelineTaskLists> PipelineLists(PipelineSchedule schedule,
                                                 const PipelineShape& shape) {
-  const absl::Status checked = CheckShape(schedule, shape);
+  const absl::Status checked = CheckPipelineShape(schedule, shape);
   if (!checked.ok()) return checked;
   if (schedule == PipelineSchedule::kZbV) return ZbvMaker(shape).Make();
   PipelineTaskLists lists;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -50,9 +51,11 @@ std::string ToString(const PipelineTask& task);
 // By rank.
 using PipelineTaskLists = std::vector<std::vector<PipelineTask>>;
 
-// Returns each rank's tasks of a step in order. INVALID_ARGUMENT, with the numbers: a size is below
-// 1; interleaved, and the micro-batches are no multiple of the ranks; zb-v, which has 2 chunks a
-// rank, or another of those with one, has a different number of them.
+// Checks the sizes. INVALID_ARGUMENT, with the numbers: one is below 1; interleaved, and the
+// micro-batches are no multiple of the ranks; zb-v, which has 2 chunks a rank, or another of those
+// with one, has a different number of them.
+absl::Status CheckPipelineShape(PipelineSchedule schedule, const PipelineShape& shape);
+// Returns each rank's tasks of a step in order. INVALID_ARGUMENT: of CheckPipelineShape.
 absl::StatusOr<PipelineTaskLists> PipelineLists(PipelineSchedule schedule,
                                                 const PipelineShape& shape);
 

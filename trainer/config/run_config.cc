@@ -80,14 +80,14 @@ absl::Status CheckPipeline(const RunConfig& config) {
     return refuse("--pipeline-schedule ", config.pipeline_schedule,
                   " is only foretold: take 1f1b or interleaved");
   }
-  // What else a schedule wants of the numbers.
-  const absl::Status lists = policies::PipelineLists(schedule, {.ranks = config.pipeline,
-                                                                .chunks = config.pipeline_chunks,
-                                                                .micro_batches = config.accumulate})
-                                 .status();
-  return lists.ok() ? lists
+  // What else a schedule wants of the numbers. The lists themselves may be too long for a typo.
+  const absl::Status shape =
+      policies::CheckPipelineShape(schedule, {.ranks = config.pipeline,
+                                              .chunks = config.pipeline_chunks,
+                                              .micro_batches = config.accumulate});
+  return shape.ok() ? shape
                     : refuse("--pipeline-chunks ", config.pipeline_chunks, ", --accumulate ",
-                             config.accumulate, ": ", lists.message());
+                             config.accumulate, ": ", shape.message());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the shards of all ranks (gathered_lm.h), which are of the boxes that they have by sharing
 // layers, and in a pipeline of their blocks, as the tensors of the whole model, as files have them.
-// Of replicas each rank has its own, and the first one's are what is saved.
+// Each rank has replicas of its own, and the first one's are saved.
 // Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
 //          have pieces, which serve it meanwhile, and puts a window of the tensor together.
 // Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of

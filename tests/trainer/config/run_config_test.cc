@@ -449,6 +449,10 @@ TEST(RunConfig, WhatAPipelineCannotDoIsRefusedByName) {
               StatusIs(kInvalid, HasSubstr("--pipeline-chunks 2, --accumulate 3: ")));
   config.accumulate = 4;
   EXPECT_OK(CheckRunOfRanks(config, 2));
+  // Lists of so many tasks would have no room.
+  config.pipeline = config.pipeline_chunks = config.accumulate = int64_t{1} << 20;
+  EXPECT_OK(CheckRunOfRanks(config, 1));
+  config.pipeline = config.pipeline_chunks = 2;
   config.pipeline_schedule = "1f1b";
   EXPECT_THAT(CheckRunOfRanks(config, 2), StatusIs(kInvalid, HasSubstr("--pipeline-chunks 2")));
 }
