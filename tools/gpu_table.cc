@@ -21,6 +21,9 @@ constexpr double kGb = 1e9;
 // matrices summed in fp32 run at twice the shaders' fp32 rate (Turing: four times), half of what is
 // printed for sums in fp16. NVIDIA's product pages for what those papers leave out (xx60). Data
 // sheets of V100, T4, A100, L40S, H100 and H200; dense, so half of what is printed "with sparsity".
+// NVLink is half of what they print for both directions. Networks: data sheets of DGX-1 (four
+// adapters of 100 Gb/s for eight V100), DGX A100 (eight of 200 Gb/s), DGX H100 and H200 (eight of
+// 400 Gb/s).
 constexpr GpuModel kGpus[] = {
     {"rtx2060", 6 * kGiB, 25.8 * kTera, 6.45 * kTera, 336 * kGb, 3, 16, false},  // Turing TU106.
     {"rtx2080ti", 11 * kGiB, 53.8 * kTera, 13.4 * kTera, 616 * kGb, 3, 16, false},
@@ -37,13 +40,16 @@ constexpr GpuModel kGpus[] = {
     {"rtx5080", 16 * kGiB, 112.6 * kTera, 56.3 * kTera, 960 * kGb, 5, 16},
     {"rtx5090", 32 * kGiB, 209.5 * kTera, 104.8 * kTera, 1792 * kGb, 5, 16},
     {"t4", 16 * kGiB, 65.0 * kTera, 8.1 * kTera, 320 * kGb, 3, 16, false},
-    {"v100", 32 * kGiB, 125.0 * kTera, 15.7 * kTera, 900 * kGb, 3, 16, false},
-    {"a100-40", 40 * kGiB, 312.0 * kTera, 19.5 * kTera, 1555 * kGb, 4, 16},
-    {"a100-80", 80 * kGiB, 312.0 * kTera, 19.5 * kTera, 2039 * kGb, 4, 16},
+    {"v100", 32 * kGiB, 125.0 * kTera, 15.7 * kTera, 900 * kGb, 3, 16, false, 150 * kGb,
+     6.25 * kGb},
+    {"a100-40", 40 * kGiB, 312.0 * kTera, 19.5 * kTera, 1555 * kGb, 4, 16, true, 300 * kGb,
+     25 * kGb},
+    {"a100-80", 80 * kGiB, 312.0 * kTera, 19.5 * kTera, 2039 * kGb, 4, 16, true, 300 * kGb,
+     25 * kGb},
     {"l40s", 48 * kGiB, 362.0 * kTera, 91.6 * kTera, 864 * kGb, 4, 16},
     {"h100-pcie", 80 * kGiB, 756.0 * kTera, 51.0 * kTera, 2000 * kGb, 5, 16},
-    {"h100", 80 * kGiB, 989.0 * kTera, 67.0 * kTera, 3350 * kGb, 5, 16},
-    {"h200", 141 * kGiB, 989.0 * kTera, 67.0 * kTera, 4800 * kGb, 5, 16},
+    {"h100", 80 * kGiB, 989.0 * kTera, 67.0 * kTera, 3350 * kGb, 5, 16, true, 450 * kGb, 50 * kGb},
+    {"h200", 141 * kGiB, 989.0 * kTera, 67.0 * kTera, 4800 * kGb, 5, 16, true, 450 * kGb, 50 * kGb},
 };
 
 }  // namespace

@@ -22,6 +22,10 @@ struct GpuModel {
   int pcie_generation = 0;
   int pcie_lanes = 0;
   bool has_bf16 = true;  // Before Ampere there is fp16 alone.
+  // In each direction: of NVLink to the GPUs of its node, if all are joined by it, and of a GPU's
+  // part of the way out of the vendor's node of eight. 0: it has none, and PCIe is its link.
+  double nvlink_bytes_per_second = 0;
+  double network_bytes_per_second = 0;
 };
 
 // The share of the tensor cores' or the shaders' peak that a transformer's matrix products reach:
@@ -33,6 +37,13 @@ inline constexpr double kAchievedMemoryFraction = 0.80;
 // each 256, flow control and the DMA engines the rest: 25 GB/s of the 31.5 of 16 lanes of
 // generation 4.
 inline constexpr double kAchievedPcieFraction = 0.80;
+// The shares of NVLink's and of a network's raw rate that collectives reach: rings of NCCL move 230
+// to 240 of the 300 GB/s of an A100, and a message's headers take little of a network.
+inline constexpr double kAchievedNvlinkFraction = 0.78;
+inline constexpr double kAchievedNetworkFraction = 0.90;
+// How long a message of nothing takes from one rank to the next.
+inline constexpr double kLinkLatencySeconds = 3e-6;
+inline constexpr double kNetworkLatencySeconds = 8e-6;
 // The memory that the driver, the CUDA context and the libraries' workspaces take.
 inline constexpr int64_t kContextBytes = int64_t{768} << 20;
 // The overhead of a kernel: launch, and the tail in which few of its blocks run.

@@ -23,6 +23,7 @@
 #include "tools/forecast_advice.h"
 #include "tools/forecast_view.h"
 #include "tools/gpu_table.h"
+#include "tools/ranks_plan.h"
 #include "tools/recorded_round.h"
 #include "tools/trace_helper.h"
 #include "trainer/checkpoint/replace_file.h"
@@ -40,6 +41,7 @@ constexpr double kNvmeWriteBytesPerSecond = 2.5e9;
 constexpr double kUpdateElementsPerSecond = 1.25e9;
 constexpr int kLargestKeptBytes = 32 << 20;  // Of one block: more malloc does not accept.
 constexpr int kKeptBytes = 1 << 30;
+constexpr int64_t kMostRanks = int64_t{1} << 17;
 
 absl::Status Wrong(const char* flag, absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": ", why));
@@ -58,18 +60,6 @@ absl::Status ChunkSize(const PlanFlags& flags, int64_t& bytes) {
   GEMINI_RETURN_IF_ERROR(Size("--chunk-size", flags.chunk_size, bytes));
   if (bytes % kPageBytes == 0 && (bytes > 0 || flags.chunk_size.empty())) return absl::OkStatus();
   return Wrong("--chunk-size", flags.chunk_size, "it must be a multiple of 4KiB");
-}
-
-// "12GiB/s". Leaves `rate` alone when there is no text.
-absl::Status Rate(const char* flag, const std::string& text, double& rate) {
-  if (text.empty()) return absl::OkStatus();
-  absl::string_view size_text = text;
-  if (!absl::ConsumeSuffix(&size_text, "/s")) return Wrong(flag, text, "write it as 12GiB/s");
-  const absl::StatusOr<int64_t> size = ParseByteSize(size_text);
-  if (!size.ok()) return Wrong(flag, text, size.status().message());
-  if (*size == 0) return Wrong(flag, text, "it must be above 0");
-  rate = static_cast<double>(*size);
-  return absl::OkStatus();
 }
 
 // Returns the table's entry, or all zeros for a GPU that the flags alone describe.
@@ -98,10 +88,11 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
   if (flags.optimizer_tier != "host" && flags.optimizer_tier != "nvme") {
     return Wrong("--optimizer-tier", flags.optimizer_tier, "it is host or nvme");
   }
+  GEMINI_ASSIGN_OR_RETURN(const int64_t sequence, SequenceOf(flags, spec));
   Job job;
   job.round = {.train = true,
                .batch = flags.batch,
-               .sequence = flags.sequence,
+               .sequence = sequence,
                .micro_batches = flags.accumulate,
                .recompute = flags.recompute,
                .element = precision,
@@ -109,13 +100,6 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                .moments = *moments,
                .states_on_nvme = flags.optimizer_tier == "nvme",
                .on_cpu = flags.gpu == kCpu};
-  if (job.round.sequence == 0) {
-    job.round.sequence = std::min(spec.max_sequence, kDefaultSequence);
-  }
-  if (job.round.sequence > spec.max_sequence) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--sequence ", job.round.sequence, ": the model has ", spec.max_sequence, " positions"));
-  }
   job.round.vocabulary_blocks = flags.vocabulary_blocks > 0
                                     ? flags.vocabulary_blocks
                                     : VocabularyBlocks(spec, job.round, device_bytes);
@@ -123,10 +107,9 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
   return job;
 }
 
-// Sets what keys of gemini-train say in place of flags.
-absl::Status ApplyTrainKeys(PlanFlags& flags) {
+// Sets what keys of gemini-train say in place of flags, and `run` to all of them.
+absl::Status ApplyTrainKeys(PlanFlags& flags, trainer::RunConfig& run) {
   if (flags.train_keys.empty()) return absl::OkStatus();
-  trainer::RunConfig run;
   const KeyTable keys = trainer::RunKeys(run);
   GEMINI_ASSIGN_OR_RETURN(const Flags given, keys.ParseFlags(flags.train_keys));
   GEMINI_RETURN_IF_ERROR(keys.Apply(given));
@@ -179,11 +162,11 @@ absl::Status SetBudgets(const PlanFlags& flags, TierMap<int64_t>& bytes) {
 absl::Status SetRates(const PlanFlags& flags, CostModel& links) {
   if (!flags.costs.empty()) GEMINI_RETURN_IF_ERROR(ReadCosts(flags.costs, links));
   if (!flags.pcie.empty()) {
-    GEMINI_RETURN_IF_ERROR(Rate("--pcie", flags.pcie, links.host_to_device));
+    GEMINI_RETURN_IF_ERROR(ParseRate("--pcie", flags.pcie, links.host_to_device));
     links.device_to_host = links.host_to_device;
   }
-  GEMINI_RETURN_IF_ERROR(Rate("--nvme-read", flags.nvme_read, links.nvme_read));
-  GEMINI_RETURN_IF_ERROR(Rate("--nvme-write", flags.nvme_write, links.nvme_write));
+  GEMINI_RETURN_IF_ERROR(ParseRate("--nvme-read", flags.nvme_read, links.nvme_read));
+  GEMINI_RETURN_IF_ERROR(ParseRate("--nvme-write", flags.nvme_write, links.nvme_write));
   if (flags.update_rate < 0) return absl::InvalidArgumentError("--update-rate must be above 0");
   if (flags.update_rate > 0) links.update_elements_per_second = flags.update_rate;
   return absl::OkStatus();
@@ -336,6 +319,38 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
     traced->excludes(plan->get_option(name));
   }
   traced->excludes(keys);
+  CLI::Option* const ranks = plan->add_option(
+      "--ranks", flags.ranks,
+      "So many GPUs train together: how, the keys of gemini-train say behind --, as -- --pipeline "
+      "4 "
+      "--tensor 1d --tensor-size 8. --host is that of a node; without it nothing leaves the GPUs");
+  ranks->check(CLI::Range(int64_t{1}, kMostRanks));
+  plan->add_option("--gpus-per-node", flags.gpus_per_node, "Of --ranks")
+      ->capture_default_str()
+      ->needs(ranks);
+  plan->add_option("--link", flags.link,
+                   "Of a GPU to others of its node, each direction, e.g. 200GiB/s; default: the "
+                   "GPU's NVLink, or PCIe")
+      ->needs(ranks);
+  plan->add_option("--network", flags.network,
+                   "A GPU's part of its node's way out, each direction, e.g. 20GiB/s; default: "
+                   "that of the vendor's nodes")
+      ->needs(ranks);
+  CLI::Option* const search = plan->add_flag(
+      "--search", flags.search, "Find the fastest way in which the ranks can share the work");
+  search->needs(ranks);
+  plan->add_option("--step-sequences", flags.step_sequences,
+                   "Of all ranks in a step, for --search; default: 4 Mi tokens")
+      ->check(CLI::PositiveNumber)
+      ->needs(search);
+  for (const char* const name : {"--trace", "--space", "--print-request", "--plan-file",
+                                 "--chunk-size", "--nvme-read", "--nvme-write"}) {
+    ranks->excludes(plan->get_option(name));
+  }
+  search->excludes(keys);
+  for (const char* const name : {"--batch", "--accumulate", "--recompute"}) {
+    search->excludes(plan->get_option(name));
+  }
   for (CLI::Option* const other : {traced, keys, plan->get_option("--print-request")}) {
     plan->get_option("--space")->excludes(other);
   }
@@ -366,7 +381,7 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   GEMINI_ASSIGN_OR_RETURN(const GpuModel gpu, GpuOf(flags));
   Machine machine;
   machine.bytes[Tier::kDevice] = gpu.memory_bytes - kContextBytes;
-  if (flags.host.empty()) {
+  if (flags.host.empty() && flags.ranks == 0) {
     return absl::InvalidArgumentError("--host is missing: how much host memory, e.g. --host 64GiB");
   }
   GEMINI_RETURN_IF_ERROR(SetBudgets(flags, machine.bytes));
@@ -376,8 +391,8 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   if (flags.tflops < 0) return absl::InvalidArgumentError("--tflops must be above 0");
   if (flags.tflops > 0) machine.compute.flops_per_second = flags.tflops * 1e12;
   machine.compute.memory_bytes_per_second = kAchievedMemoryFraction * gpu.memory_bytes_per_second;
-  GEMINI_RETURN_IF_ERROR(
-      Rate("--memory-bandwidth", flags.memory_bandwidth, machine.compute.memory_bytes_per_second));
+  GEMINI_RETURN_IF_ERROR(ParseRate("--memory-bandwidth", flags.memory_bandwidth,
+                                   machine.compute.memory_bytes_per_second));
   if (flags.kernel_ns < 0) return absl::InvalidArgumentError("--kernel-time must be above 0");
   machine.compute.kernel_ns = flags.kernel_ns > 0 ? flags.kernel_ns : kKernelNs;
 
@@ -395,19 +410,42 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   return machine;
 }
 
+absl::StatusOr<int64_t> SequenceOf(const PlanFlags& flags, const trainer::ModelSpec& spec) {
+  if (flags.sequence == 0) return std::min(spec.max_sequence, kDefaultSequence);
+  if (flags.sequence < 0) return absl::InvalidArgumentError("--sequence must be above 0");
+  if (flags.sequence <= spec.max_sequence) return flags.sequence;
+  return absl::InvalidArgumentError(absl::StrCat("--sequence ", flags.sequence, ": the model has ",
+                                                 spec.max_sequence, " positions"));
+}
+
+absl::Status ParseRate(const char* flag, const std::string& text, double& rate) {
+  if (text.empty()) return absl::OkStatus();
+  absl::string_view size_text = text;
+  if (!absl::ConsumeSuffix(&size_text, "/s")) return Wrong(flag, text, "write it as 12GiB/s");
+  const absl::StatusOr<int64_t> size = ParseByteSize(size_text);
+  if (!size.ok()) return Wrong(flag, text, size.status().message());
+  if (*size == 0) return Wrong(flag, text, "it must be above 0");
+  rate = static_cast<double>(*size);
+  return absl::OkStatus();
+}
+
 int RunPlan(PlanFlags flags,
             absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect) {
   if (flags.gpu == "list") {
     std::fputs(GpuListText().c_str(), stdout);
     return 0;
   }
-  if (const absl::Status status = ApplyTrainKeys(flags); !status.ok()) return Refuse(status, 2);
+  trainer::RunConfig run;
+  if (const absl::Status status = ApplyTrainKeys(flags, run); !status.ok()) {
+    return Refuse(status, 2);
+  }
   if (!flags.space.empty()) return RunRecorded(flags, connect);
   if (!flags.trace.empty()) return RunTraced(flags);
   if (flags.model.empty()) {
     return Refuse(absl::InvalidArgumentError("--model is missing: a directory with a config.json"),
                   2);
   }
+  if (flags.ranks > 0) return RunRanksPlan(flags, run);
   const absl::StatusOr<ElementType> precision = PrecisionOf(flags);
   if (!precision.ok()) return Refuse(precision.status(), 2);
   const absl::StatusOr<Machine> machine = MachineOf(flags, *precision);

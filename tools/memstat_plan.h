@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `memstat plan`: what a model needs and how long a step takes on a machine, from its config.json
-// alone; or what a recorded round would take with other budgets and rates: a running job's, or one
-// in a file. Nothing is computed. gemini-trace foretells a model's steps (tools/trace_helper.h),
-// and a daemon is contacted for a running job's round alone.
+// `memstat plan`: what a model needs and how long a step takes on a machine, or on many together
+// (ranks_plan.h), from its config.json alone; or what a recorded round would take with other
+// budgets and rates: a running job's, or one in a file. Nothing is computed. gemini-trace foretells
+// a model's steps (tools/trace_helper.h). A daemon is contacted for a running job's round alone.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "client/wire/connection.h"
 #include "tools/forecast.h"
+#include "trainer/families/model_spec.h"
 
 namespace gemini::tools {
 
@@ -50,6 +51,13 @@ struct PlanFlags {
   bool json = false;
   bool print_request = false;
   std::vector<std::string> train_keys;  // Those of gemini-train, behind "--".
+  // Of several ranks. 0: one, whose placement is simulated.
+  int64_t ranks = 0;
+  int64_t gpus_per_node = 8;
+  std::string link;            // How fast a rank sends to others of its node, and
+  std::string network;         // to other nodes.
+  bool search = false;         // For the best mesh, with any micro-batches that make up a step.
+  int64_t step_sequences = 0;  // Of a search; 0: 4 Mi tokens.
 };
 inline constexpr int64_t kDefaultSequence = 1024;
 inline constexpr char kCpu[] = "cpu";
@@ -66,5 +74,9 @@ int RunPlan(PlanFlags flags,
 // Parses the flags. INVALID_ARGUMENT names the flag.
 absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision);
 absl::StatusOr<ElementType> PrecisionOf(const PlanFlags& flags);
+// Returns how many tokens a sequence has: as many as the flags say, which the model must have.
+absl::StatusOr<int64_t> SequenceOf(const PlanFlags& flags, const trainer::ModelSpec& spec);
+// Parses "12GiB/s". Leaves `rate` alone if there is no text.
+absl::Status ParseRate(const char* flag, const std::string& text, double& rate);
 
 }  // namespace gemini::tools

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
 HERE = "."
 FLOORS = {
     "gemini": [["system"], [HERE], ["config", "files", "shm", "plan"]],
-    "policies": [["trace"], ["simulator", "mesh", "pipeline"], ["planner"]],
+    "policies": [["trace"], ["simulator", "mesh", "pipeline"], ["planner", "scaling"]],
     "server": [["loop"], ["wire", "tiers"], ["nvme"], ["spaces", "leases", "plans"], [HERE]],
     "client": [["wire"], ["copy"], ["kernels"], ["host"], ["device"], ["update", "plan"], ["session"], ["torch"],
                ["front"]],

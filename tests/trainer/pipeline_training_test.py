@@ -12,6 +12,10 @@ import train_program
 from ranks_program import EPSILON, TIED, RanksTestCase, SharingRanksTestCase, run_ranks
 from train_program import steps
 
+# Of four stages with four micro-batches, (rank, number) of messages that a rank sends in its second step: in warm-up,
+# in the middle and at the end. The first rank has sent three more before, of what it has begun.
+MESSAGES = [(rank, before + number) for rank, (before, of_step) in enumerate(((4 + 3, 4), (8, 8), (8, 8), (4, 4)))
+            for number in (1, of_step // 2, of_step)]
 INTERLEAVED = {"pipeline_schedule": "interleaved", "pipeline_chunks": 2}
 
 
@@ -94,26 +98,40 @@ class PipelineTest(RanksTestCase):
         self.check_the_next_run_goes_on(4, 2, pipeline=4)
 
     def test_a_rank_that_dies_at_a_message_ends_all(self):
-        # Of the second step's messages: the first rank has sent three more before, of what it has begun.
-        of_step, before = (4, 8, 8, 4), (4 + 3, 8, 8, 4)
-        at = [(rank, before[rank] + number) for rank in range(4) for number in (1, of_step[rank] // 2, of_step[rank])]
-
-        def die(rank, number):
-            output = self.directory / f"died_{rank}_{number}"
-            result = self.run_preloaded(4, output, pipeline=4, eval_every=0, GEMINI_KILL_AT=f"{rank}:{number}:send")
-            return output, result, time.time() - (output / "metrics.jsonl").stat().st_mtime
-        with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
-            ends = list(pool.map(lambda one: die(*one), at))
-        for one, (output, result, seconds) in zip(at, ends):
-            with self.subTest(one):
+        for (rank, number), result in self.ends_at_messages("send", MESSAGES, within_s=10):
+            with self.subTest(rank=rank, number=number):
                 self.assertIn(result.returncode, (75, 128 + signal.SIGKILL), result.stderr)
                 self.assertLessEqual(len(self.said(result.stderr)), 1, result.stderr)
-                self.assertEqual(len(steps(output)), 1)  # It was in the second.
-                self.assertLess(seconds, 10)
 
-    def test_a_rank_that_stops_is_named(self):
-        with concurrent.futures.ThreadPoolExecutor() as pool:  # Side by side: they wait for the time to be over.
-            list(pool.map(lambda stopped: self.check_a_rank_that_stops(2, stopped, pipeline=2), (0, 1)))
+    def test_a_rank_that_stops_at_a_message_is_named(self):
+        self.all_are_named("stop", MESSAGES, r"\brank {} has not|rank {}: --collective-timeout|[ ,]{} \(at ")
+
+    def test_a_rank_that_lives_and_sends_no_more_is_named(self):
+        # Its thread of MPI hangs, so it waits itself: it is one of those that wait for each other.
+        self.all_are_named("hang", MESSAGES[1::3], r"\brank {}\b")
+
+    def all_are_named(self, what, messages, text):
+        """Behind the time for a collective all ranks end, and one of them says which one did not go on."""
+        for (rank, number), result in self.ends_at_messages(what, messages, within_s=5 + 10, collective_timeout=5):
+            with self.subTest(rank=rank, number=number):
+                self.assertEqual(result.returncode, 75, result.stderr)
+                self.assertEqual(len(self.said(result.stderr)), 1, result.stderr)
+                self.assertRegex(self.said(result.stderr)[0], text.replace("{}", str(rank)))
+
+    def ends_at_messages(self, what, messages, within_s, **keys):
+        """Returns the messages and the results of runs in which a rank dies, stops or hangs there, in the second
+        step."""
+        def end(rank, number):
+            output = self.directory / f"{what}_{rank}_{number}"
+            result = self.run_preloaded(4, output, pipeline=4, eval_every=0, GEMINI_KILL_AT=f"{rank}:{number}:{what}",
+                                        **keys)
+            return output, result, time.time() - (output / "metrics.jsonl").stat().st_mtime
+        with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
+            ends = list(pool.map(lambda one: end(*one), messages))
+        for output, result, seconds in ends:
+            self.assertEqual(len(steps(output)), 1, result.stderr)
+            self.assertLess(seconds, within_s)
+        return zip(messages, [result for _, result, _ in ends])
 
 
 class MixedMeshesTest(SharingRanksTestCase):

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main of gemini-bench. What is no benchmark of Google's library, but a search with a table as
-// its result, is a script of this folder, which the first argument names.
+// The main of gemini-bench. The first argument may name what is no benchmark of Google's library
+// and has a table as its result: a search, which is a script of this folder, or what others claim.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "tools/published_claims.h"
 
 namespace {
 
@@ -30,6 +32,13 @@ int RunLongestSequence(int argc, char** argv) {
 }
 #endif
 
+// Returns whether one of them does not hold.
+int PrintClaims() {
+  const std::vector<gemini::tools::PublishedClaim> claims = gemini::tools::CheckPublishedClaims();
+  std::fputs(gemini::tools::ClaimsTable(claims).c_str(), stdout);
+  return std::ranges::all_of(claims, &gemini::tools::PublishedClaim::holds) ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -38,6 +47,7 @@ int main(int argc, char** argv) {
     return RunLongestSequence(argc, argv);
   }
 #endif
+  if (argc > 1 && absl::string_view(argv[1]) == "claims") return PrintClaims();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

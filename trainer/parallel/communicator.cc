@@ -219,7 +219,9 @@ Work Communicator::Start(Operation operation) {
     SentBytes& sent = sent_[{kind, group.name, operation.site}];
     ++sent.operations;
     sent.bytes += SentOf(kind, group.size(), bytes, operation.place == group.place);
-    if (!is_message) {
+    if (is_message) {
+      ++num_messages_;
+    } else {
       operation.number = ++num_issued_[static_cast<size_t>(group.id)];
       uint32_t& checksum = checksums_[static_cast<size_t>(group.id)];
       const std::string issued =
@@ -241,9 +243,34 @@ std::vector<int64_t> Communicator::num_issued() const {
   return num_issued_;
 }
 
+int64_t Communicator::num_messages() const {
+  MutexLock lock(mutex_);
+  return num_messages_;
+}
+
 std::optional<CollectiveUnderWay> Communicator::under_way() const {
   MutexLock lock(mutex_);
   return under_way_;
+}
+
+std::optional<AwaitedMessage> Communicator::awaited_message() const {
+  MutexLock lock(mutex_);
+  return awaited_message_;
+}
+
+MessageWait::MessageWait(Communicator& communicator, CollectiveKind kind, int64_t rank,
+                         absl::string_view site)
+    : communicator_(communicator) {
+  MutexLock lock(communicator_.mutex_);
+  communicator_.awaited_message_ = {.kind = kind,
+                                    .rank = rank,
+                                    .site = std::string(site),
+                                    .since = std::chrono::steady_clock::now()};
+}
+
+MessageWait::~MessageWait() {
+  MutexLock lock(communicator_.mutex_);
+  communicator_.awaited_message_.reset();
 }
 
 void Communicator::SetUnderWay(const Operation* operation) {

@@ -97,6 +97,15 @@ struct CollectiveUnderWay {
   std::chrono::steady_clock::time_point since;  // It began, or moved on.
 };
 
+// A message that this rank waits for: for its arrival (kReceive), or until the other rank has taken
+// it (kSend).
+struct AwaitedMessage {
+  CollectiveKind kind = CollectiveKind::kReceive;
+  int64_t rank = 0;  // The other's number in the job.
+  std::string site;
+  std::chrono::steady_clock::time_point since;
+};
+
 class Communicator {
  public:
   Communicator(int64_t rank, int64_t num_ranks);
@@ -154,8 +163,12 @@ class Communicator {
   std::vector<uint32_t> checksums() const;
   // Returns how many collectives this rank has issued, by the groups' ids. Any thread may ask.
   std::vector<int64_t> num_issued() const;
+  // Returns how many messages this rank has begun to send or to receive. Any thread may ask.
+  int64_t num_messages() const;
   // Returns the collective that is under way. One at a time is. Any thread may ask.
   std::optional<CollectiveUnderWay> under_way() const;
+  // Returns what a MessageWait of the rank is about. Any thread may ask.
+  std::optional<AwaitedMessage> awaited_message() const;
   // Compares the checksums of all ranks, in all groups. INTERNAL: two of a group differ (names the
   // group and the ranks). It says the same in each rank.
   absl::Status CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const;
@@ -189,6 +202,7 @@ class Communicator {
   virtual absl::Status Prepare(const RankGroup& group) = 0;
 
  private:
+  friend class MessageWait;
   // Issues and counts it, unless it cannot be.
   Work Start(Operation operation);
 
@@ -198,9 +212,27 @@ class Communicator {
   mutable Mutex mutex_;
   std::vector<uint32_t> checksums_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids, as the next.
   std::vector<int64_t> num_issued_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<CollectiveUnderWay> under_way_ ABSL_GUARDED_BY(mutex_);
+  std::optional<AwaitedMessage> awaited_message_ ABSL_GUARDED_BY(mutex_);
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
       ABSL_GUARDED_BY(mutex_);
+};
+
+// Says, while it lives, that the rank waits for a message of a step, so that the wait has the limit
+// of a collective (rank_watchdog.h). A rank that serves others, who may write files meanwhile, says
+// nothing. One lives at a time.
+class MessageWait {
+ public:
+  // `rank` is the other's number in the job.
+  MessageWait(Communicator& communicator, CollectiveKind kind, int64_t rank,
+              absl::string_view site);
+  MessageWait(const MessageWait&) = delete;
+  MessageWait& operator=(const MessageWait&) = delete;
+  ~MessageWait();
+
+ private:
+  Communicator& communicator_;
 };
 
 }  // namespace gemini::trainer

@@ -2,6 +2,7 @@
 #include "trainer/parallel/pipeline_stage.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -26,6 +27,11 @@ std::vector<Tensor> TensorsOf(const Stream& stream) {
   if (stream.hidden.defined()) tensors.push_back(stream.hidden);
   if (stream.router_sums.defined()) tensors.push_back(stream.router_sums);
   return tensors;
+}
+
+// Names what a task receives and sends.
+std::string SiteOf(PipelineTask::Kind kind) {
+  return kind == PipelineTask::Kind::kForward ? "hidden states" : "gradients of hidden states";
 }
 
 }  // namespace
@@ -106,6 +112,8 @@ void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& tokens)
   const bool is_forward = task.kind == Kind::kForward;
   const bool has_sums = HasRouterSums(is_forward ? *from : StageOf(task));
   Transfer& transfer = receiving_.emplace_back();
+  transfer.place = model_.place().stages.RankOf(*from);
+  transfer.site = SiteOf(task.kind);
   transfer.tensors.push_back(
       at::empty({tokens.size(0) / part.sequences.count, tokens.size(1) / part.tokens.count,
                  model_.spec().width / part.width.count},
@@ -116,15 +124,20 @@ void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& tokens)
   }
   for (const Tensor& tensor : transfer.tensors) {
     transfer.work.push_back(communicator_.Receive(
-        pipeline_, tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
-        model_.place().stages.RankOf(*from), TagOf(task.kind, *from, task.micro_batch),
-        is_forward ? "hidden states" : "gradients of hidden states"));
+        pipeline_, tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()), transfer.place,
+        TagOf(task.kind, *from, task.micro_batch), transfer.site));
   }
+}
+
+void PipelineStage::AwaitTransfer(const Transfer& transfer, CollectiveKind kind) {
+  const MessageWait wait(communicator_, kind, pipeline_.ranks[static_cast<size_t>(transfer.place)],
+                         transfer.site);
+  for (const Work& work : transfer.work) AwaitOrThrow(work, transfer.tensors);
 }
 
 Stream PipelineStage::TakeReceived() {
   // Where it fails the destructor keeps the memory.
-  for (const Work& work : receiving_.front().work) AwaitOrThrow(work, receiving_.front().tensors);
+  AwaitTransfer(receiving_.front(), CollectiveKind::kReceive);
   const std::vector<Tensor> tensors = std::move(receiving_.front().tensors);
   receiving_.pop_front();
   return {.hidden = tensors[0], .router_sums = tensors.size() > 1 ? tensors[1] : Tensor()};
@@ -132,17 +145,17 @@ Stream PipelineStage::TakeReceived() {
 
 void PipelineStage::Send(const PipelineTask& task, const Stream& stream) {
   const int64_t stage = StageOf(task);
-  const bool is_forward = task.kind == Kind::kForward;
   Transfer& transfer = sending_.emplace_back();
+  transfer.place =
+      model_.place().stages.RankOf(task.kind == Kind::kForward ? stage + 1 : stage - 1);
+  transfer.site = SiteOf(task.kind);
   for (const Tensor& tensor : TensorsOf(stream)) {
     transfer.tensors.push_back(tensor.detach().contiguous());
   }
   for (const Tensor& tensor : transfer.tensors) {
     transfer.work.push_back(communicator_.Send(
-        pipeline_, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
-        model_.place().stages.RankOf(is_forward ? stage + 1 : stage - 1),
-        TagOf(task.kind, stage, task.micro_batch),
-        is_forward ? "hidden states" : "gradients of hidden states"));
+        pipeline_, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()), transfer.place,
+        TagOf(task.kind, stage, task.micro_batch), transfer.site));
   }
 }
 
@@ -151,7 +164,7 @@ void PipelineStage::DropSent(bool waits) {
     Transfer& first = sending_.front();
     const bool is_done = std::ranges::all_of(first.work, [](const Work& w) { return w->Done(); });
     if (!is_done && !waits) return;
-    for (const Work& work : first.work) AwaitOrThrow(work, first.tensors);
+    AwaitTransfer(first, CollectiveKind::kSend);
     sending_.pop_front();
   }
 }

@@ -19,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -74,6 +75,8 @@ class PipelineStage {
   using Kind = policies::PipelineTask::Kind;
   // Tensors that are on their way. The second one are sums of routers, if the model has some.
   struct Transfer {
+    int64_t place = 0;  // The other rank's, in the pipeline.
+    std::string site;
     std::vector<Work> work;
     std::vector<torch::Tensor> tensors;
   };
@@ -96,6 +99,8 @@ class PipelineStage {
   int64_t TagOf(Kind kind, int64_t from_stage, int64_t micro_batch) const;
   // Begins to receive what a task needs of another rank, if it does. `tokens` are a micro-batch's.
   void BeginReceive(const policies::PipelineTask& task, const torch::Tensor& tokens);
+  // Waits for it, with the limit of a collective.
+  void AwaitTransfer(const Transfer& transfer, CollectiveKind kind);
   // Returns what was begun to be received first.
   Stream TakeReceived();
   // Sends what leaves the task's stage: forward, or the gradients of what entered it.

@@ -34,6 +34,9 @@ constexpr auto kBeat = std::chrono::milliseconds(500);
 constexpr auto kPatience = std::chrono::seconds(3);
 constexpr char kEnds[] = "ranks that end the job";
 constexpr size_t kMostText = 4096;
+constexpr int64_t kNoRank = -1;
+constexpr int64_t kCollective = -2;  // In place of a rank whose message is awaited.
+constexpr char kLimit[] = ": --collective-timeout is the limit";
 
 std::string KeyOf(int64_t rank) { return absl::StrCat("rank ", rank); }
 
@@ -120,7 +123,7 @@ absl::StatusOr<std::unique_ptr<RankWatchdog>> RankWatchdog::Start(Communicator& 
     MutexLock lock(made->mutex_);
     made->answered_ = Clock::now();
     made->heard_.resize(static_cast<size_t>(ranks.num_ranks()));
-    for (Heard& heard : made->heard_) heard.since = made->answered_;
+    for (Heard& heard : made->heard_) heard.since = heard.went_on = made->answered_;
   }
   made->teller_ = std::jthread([here = made.get()] { here->TellAndHear(); });
   made->watcher_ = std::jthread([here = made.get()] { here->Watch(); });
@@ -205,8 +208,13 @@ void RankWatchdog::Exchange(int64_t beat) {
     }
     changed_.notify_all();
   }
+  const std::optional<AwaitedMessage> message = communicator_.awaited_message();
+  const int64_t awaited = message.has_value()                     ? message->rank
+                          : communicator_.under_way().has_value() ? kCollective
+                                                                  : kNoRank;
   store_->set(KeyOf(communicator_.rank()),
-              Bytes(absl::StrCat(beat, " ", absl::StrJoin(communicator_.num_issued(), " "))));
+              Bytes(absl::StrCat(beat, " ", awaited, " ", communicator_.num_messages(), " ",
+                                 absl::StrJoin(communicator_.num_issued(), " "))));
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < communicator_.num_ranks(); ++rank) keys.push_back(KeyOf(rank));
   const std::vector<std::vector<uint8_t>> texts = store_->multiGet(keys);
@@ -217,13 +225,27 @@ void RankWatchdog::Exchange(int64_t beat) {
     std::string text(texts[rank].begin(), texts[rank].end());
     if (text.size() > kMostText) continue;
     if (text == heard_[rank].text) continue;
-    std::vector<int64_t> num_issued;
+    std::vector<int64_t> numbers;
     for (const absl::string_view word : absl::StrSplit(text, ' ')) {
       int64_t number = 0;
-      if (absl::SimpleAtoi(word, &number)) num_issued.push_back(number);
+      if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
     }
-    if (!num_issued.empty()) num_issued.erase(num_issued.begin());  // The beat.
-    heard_[rank] = {std::move(text), std::move(num_issued), answered_};
+    // The beat, whom it waits for, its messages and its collectives. At first a rank tells less.
+    Heard heard;
+    heard.text = std::move(text);
+    heard.since = heard.went_on = answered_;
+    if (numbers.size() > 3) {
+      if (numbers[1] >= kCollective && numbers[1] < communicator_.num_ranks()) {
+        heard.awaited = numbers[1];
+      }
+      heard.num_messages = numbers[2];
+      heard.num_issued.assign(numbers.begin() + 3, numbers.end());
+    }
+    const Heard& before = heard_[rank];
+    if (heard.num_messages == before.num_messages && heard.num_issued == before.num_issued) {
+      heard.went_on = before.went_on;
+    }
+    heard_[rank] = std::move(heard);
   }
   changed_.notify_all();
 }
@@ -239,7 +261,7 @@ void RankWatchdog::Watch() {
       if (now - std::exchange(looked, now) > 4 * kBeat) {
         // This process itself was stopped: it has not waited for anybody.
         began_ = answered_ = now;
-        for (Heard& heard : heard_) heard.since = now;
+        for (Heard& heard : heard_) heard.since = heard.went_on = now;
       }
       if (stopping_ || ends_ != Ends::kNo) return;
       if (others_end_) {
@@ -270,17 +292,25 @@ std::optional<std::string> RankWatchdog::Judge(Clock::time_point now) const {
   const auto limit = absl::ToChronoNanoseconds(options_.limit);
   const std::string for_so_long = absl::FormatDuration(options_.limit);
   const std::optional<CollectiveUnderWay> waiting = communicator_.under_way();
+  const std::optional<AwaitedMessage> message = communicator_.awaited_message();
   if (now - answered_ > limit) {
     return absl::StrCat("rank 0 has not answered for ", for_so_long);
   }
   for (size_t rank = 0; rank < heard_.size(); ++rank) {
-    if (now - heard_[rank].since <= limit) continue;
+    // While the store does not answer nobody is heard of.
+    if (answered_ - heard_[rank].since <= limit) continue;
     return absl::StrCat("rank ", rank, " has not been heard of for ", for_so_long,
-                        waiting.has_value() ? absl::StrCat(": ", Missing(*waiting)) : "");
+                        waiting.has_value()   ? absl::StrCat(": ", Missing(*waiting))
+                        : message.has_value() ? absl::StrCat(": ", Missing(*message))
+                                              : "");
   }
-  if (!waiting.has_value() || now - std::max(waiting->since, began_) <= limit) return std::nullopt;
-  return absl::StrCat("for ", for_so_long, " ", Missing(*waiting),
-                      ": --collective-timeout is the limit");
+  if (waiting.has_value() && now - std::max(waiting->since, began_) > limit) {
+    return absl::StrCat("for ", for_so_long, " ", Missing(*waiting), kLimit);
+  }
+  if (message.has_value() && IsLate(*message, now)) {
+    return absl::StrCat("for ", for_so_long, " ", Missing(*message), kLimit);
+  }
+  return std::nullopt;
 }
 
 std::string RankWatchdog::Missing(const CollectiveUnderWay& waiting) const {
@@ -295,6 +325,37 @@ std::string RankWatchdog::Missing(const CollectiveUnderWay& waiting) const {
                       "\" waits for ",
                       missing.empty() ? "no rank that is known: all have begun it"
                                       : absl::StrCat("rank ", absl::StrJoin(missing, ", ")));
+}
+
+std::vector<int64_t> RankWatchdog::ChainOf(const AwaitedMessage& message) const {
+  std::vector<int64_t> chain;
+  int64_t rank = message.rank;
+  while (rank >= 0 && std::ranges::find(chain, rank) == chain.end()) {
+    chain.push_back(rank);
+    const Heard& heard = heard_[static_cast<size_t>(rank)];
+    rank = Clock::now() - heard.since > 4 * kBeat ? kNoRank : heard.awaited;
+  }
+  return chain;
+}
+
+bool RankWatchdog::IsLate(const AwaitedMessage& message, Clock::time_point now) const {
+  const auto limit = absl::ToChronoNanoseconds(options_.limit);
+  if (now - std::max(message.since, began_) <= limit) return false;
+  const std::vector<int64_t> chain = ChainOf(message);
+  // Who waits in a collective finds out by itself who is missing there.
+  const Heard& last = heard_[static_cast<size_t>(chain.back())];
+  if (last.awaited == kCollective && now - last.since <= 4 * kBeat) return false;
+  return std::ranges::all_of(
+      chain, [&](int64_t rank) { return now - heard_[static_cast<size_t>(rank)].went_on > limit; });
+}
+
+std::string RankWatchdog::Missing(const AwaitedMessage& message) const {
+  const std::vector<int64_t> chain = ChainOf(message);
+  const Heard& last = heard_[static_cast<size_t>(chain.back())];
+  const bool is_circle = last.awaited >= 0 && Clock::now() - last.since <= 4 * kBeat;
+  return absl::StrCat("a ", CollectiveKindName(message.kind), " of \"", message.site,
+                      "\" waits for rank ", absl::StrJoin(chain, ", which waits for rank "),
+                      is_circle ? absl::StrCat(", which waits for rank ", last.awaited) : "");
 }
 
 }  // namespace gemini::trainer

@@ -2,10 +2,12 @@
 // Ends a job whose ranks can no longer go on together, and says why. MPI waits for ever for a rank
 // that does not come, and tells nobody which.
 // Found:  a collective that has not moved on for the limit (names ranks that have not begun it); a
-//         rank that has not been heard of for as long, as one that is stopped; a rank that says
-//         that it ends the job.
-// How:    each rank tells twice a second, in a store of the first rank's, how many collectives it
-//         has issued. The store goes its own way, so that it works while MPI waits.
+//         message of a step that has not come, or was not taken, for as long, while none of those
+//         who wait for each other for it has begun anything (names them); a rank that has not been
+//         heard of, as one that is stopped; a rank that says that it ends the job.
+// How:    each rank tells twice a second, in a store of the first rank's, how many collectives and
+//         messages it has begun and whose message it waits for. The store goes its own way, so that
+//         it works while MPI waits.
 // Thread: two of its own: one for the store, which may never answer, and one that looks at clocks.
 // Source: the store is LibTorch's TCPStore. If all ranks are on one machine it listens to that
 //         alone; else to all, and trusts whom it hears, as MPI does.
@@ -60,8 +62,11 @@ class RankWatchdog {
   // What was last heard of a rank.
   struct Heard {
     std::string text;
+    int64_t awaited = -1;  // The rank whose message it waits for; -1: none, -2: for a collective.
+    int64_t num_messages = 0;
     std::vector<int64_t> num_issued;  // By group.
-    Clock::time_point since;          // When the text changed.
+    Clock::time_point since;          // When the text changed,
+    Clock::time_point went_on;        // and when what it has begun did.
   };
   enum class Ends : uint8_t { kNo, kAsked, kFirst, kLater };
 
@@ -72,6 +77,14 @@ class RankWatchdog {
   std::optional<std::string> Judge(Clock::time_point now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Missing(const CollectiveUnderWay& waiting) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Missing(const AwaitedMessage& message) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the rank whose message is awaited, whom that one waits for, and so on. The last one
+  // waits for no message, or is silent, or waits for one of them.
+  std::vector<int64_t> ChainOf(const AwaitedMessage& message) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a message is late, and none of those has gone on for as long.
+  bool IsLate(const AwaitedMessage& message, Clock::time_point now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether this rank is the first to end the job; kAsked: the store does not say so within
   // a few seconds.

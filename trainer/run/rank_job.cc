@@ -15,14 +15,11 @@
 #include "absl/strings/string_view.h"
 #include "gemini/crc32c.h"
 #include "gemini/system/status_macros.h"
-#include "policies/mesh/mesh.h"
-#include "policies/mesh/tensor_grid.h"
+#include "trainer/config/mesh_of_keys.h"
 #include "trainer/parallel/rank_transport_mpi.h"
 
 namespace gemini::trainer {
 namespace {
-
-using policies::TensorMode;
 
 // Beside the program, or where it is installed.
 absl::StatusOr<std::string> MpiModule() {
@@ -66,10 +63,6 @@ absl::Status Compare(const std::string& own, const std::string& of_first) {
                    "one build, one configuration and the same files"));
 }
 
-absl::Status OfKeys(absl::string_view keys, const absl::Status& why) {
-  return absl::Status(why.code(), absl::StrCat(keys, ": ", why.message()));
-}
-
 }  // namespace
 
 absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where) {
@@ -96,25 +89,8 @@ absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
 }
 
 absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) {
-  const int64_t tensor = config.tensor_ranks(num_ranks);
-  GEMINI_ASSIGN_OR_RETURN(const policies::MeshOrder order,
-                          policies::ParseMeshOrder(config.rank_order));
-  TensorMode mode = TensorMode::k1d;  // Of one rank as well, which shares no layer.
-  for (const TensorMode one : {TensorMode::k2d, TensorMode::k2Point5d, TensorMode::k3d}) {
-    if (config.tensor == policies::TensorModeName(one)) mode = one;
-  }
-  const absl::StatusOr<policies::TensorGrid> grid =
-      policies::TensorGrid::Make(mode, tensor, config.tensor_depth);
-  if (!grid.ok()) {
-    return OfKeys(
-        absl::StrCat(config.tensor_size > 0 ? "--tensor-size of " : "", "--tensor ", config.tensor),
-        grid.status());
-  }
-  const absl::StatusOr<policies::Mesh> mesh = policies::Mesh::Make(
-      num_ranks,
-      {.pipeline = config.pipeline, .sequence = config.sequence_ranks(num_ranks), .tensor = tensor},
-      order);
-  if (!mesh.ok()) return OfKeys("--pipeline, --tensor-size, --sequence-size", mesh.status());
+  GEMINI_ASSIGN_OR_RETURN(const policies::TensorGrid grid, GridOfKeys(config, num_ranks));
+  GEMINI_ASSIGN_OR_RETURN(const policies::Mesh mesh, MeshOfKeys(config, num_ranks));
   SequenceLayout sequence;
   for (const SequenceSharing one :
        {SequenceSharing::kMegatron, SequenceSharing::kUlysses, SequenceSharing::kRing}) {
@@ -122,7 +98,7 @@ absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) 
   }
   sequence.zigzag =
       sequence.sharing == SequenceSharing::kRing && config.sequence_layout == "zigzag";
-  return RankLayout(*mesh, *grid, sequence);
+  return RankLayout(mesh, grid, sequence);
 }
 
 int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks) {

@@ -88,6 +88,11 @@ TEST(StageSplitTest, NoSplitIsBetter) {
                         .first_ns = draw(5),
                         .last_ns = draw(9)};
     for (int64_t& ns : times.block_ns) ns = draw(i % 2 == 0 ? 9 : 2);
+    if (i % 3 == 0) {  // As in most models.
+      times.first_ns = 0;
+      times.last_ns = draw(90);
+      times.block_ns.assign(times.block_ns.size(), 1 + draw(9));
+    }
     std::vector<Split> all;
     ForEachSplit(static_cast<int64_t>(times.block_ns.size()), stages, {}, all);
     const auto grade = [&](const Split& split) { return GradeOf(times, split); };

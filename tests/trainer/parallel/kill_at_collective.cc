@@ -3,17 +3,20 @@
 // counts those that a rank begins, and kills it in front of one of them or, of collectives, right
 // behind its beginning. MPI's profiling interface has the functions themselves.
 // Environment: GEMINI_KILL_AT=RANK:NUMBER:front or RANK:NUMBER:behind, by numbers of collectives
-//              from 1, or RANK:NUMBER:send, by those of messages that the rank sends;
+//              from 1, or RANK:NUMBER:send, by those of messages that the rank sends. In place of
+//              send: stop has the process stop there, and hang has MPI's thread go no further;
 //              GEMINI_COUNT_IN=FILE, where the first rank writes how many collectives there were.
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -22,14 +25,29 @@ int64_t OwnRank() {
   return rank == nullptr ? -1 : std::strtoll(rank, nullptr, 10);
 }
 
+enum class What : uint8_t {
+  kNothing,
+  kDieInFront,
+  kDieBehind,
+  kDieAtMessage,
+  kStopAtMessage,
+  kHangAtMessage,
+};
+constexpr std::array<std::pair<const char*, What>, 5> kNames = {{{":front", What::kDieInFront},
+                                                                 {":behind", What::kDieBehind},
+                                                                 {":send", What::kDieAtMessage},
+                                                                 {":stop", What::kStopAtMessage},
+                                                                 {":hang", What::kHangAtMessage}}};
+
 // What the environment asks of this rank.
 struct Plan {
   Plan() {
     if (const char* const at = std::getenv("GEMINI_KILL_AT"); at != nullptr) {
       char* rest = nullptr;
       if (std::strtoll(at, &rest, 10) == OwnRank()) number = std::strtoll(rest + 1, &rest, 10);
-      is_behind = std::strcmp(rest, ":behind") == 0;
-      is_send = std::strcmp(rest, ":send") == 0;
+      for (const auto& [name, one] : kNames) {
+        if (std::strcmp(rest, name) == 0) what = one;
+      }
     }
     const char* const path = std::getenv("GEMINI_COUNT_IN");
     if (path != nullptr && OwnRank() == 0) {
@@ -37,8 +55,7 @@ struct Plan {
     }
   }
   int64_t number = 0;  // None.
-  bool is_behind = false;
-  bool is_send = false;
+  What what = What::kNothing;
   int file = -1;
 };
 
@@ -51,10 +68,10 @@ template <typename Begin>
 int Counted(const Begin& begin) {
   const Plan& plan = ThePlan();
   static int64_t count = 0;  // One thread owns MPI.
-  const bool dies = ++count == plan.number && !plan.is_send;
-  if (dies && !plan.is_behind) std::raise(SIGKILL);
+  const bool is_here = ++count == plan.number;
+  if (is_here && plan.what == What::kDieInFront) std::raise(SIGKILL);
   const int result = begin();
-  if (dies) std::raise(SIGKILL);
+  if (is_here && plan.what == What::kDieBehind) std::raise(SIGKILL);
   if (plan.file >= 0) {
     const std::string text = std::to_string(count);
     if (::pwrite(plan.file, text.data(), text.size(), 0) < 0) std::abort();
@@ -80,6 +97,11 @@ extern "C" int MPI_Ialltoall(const void* sent, int sent_count, MPI_Datatype sent
 extern "C" int MPI_Isend(const void* sent, int count, MPI_Datatype type, int to, int tag,
                          MPI_Comm comm, MPI_Request* request) {
   static int64_t number = 0;
-  if (++number == ThePlan().number && ThePlan().is_send) std::raise(SIGKILL);
+  if (++number == ThePlan().number) {
+    const What what = ThePlan().what;
+    if (what == What::kDieAtMessage) std::raise(SIGKILL);
+    if (what == What::kStopAtMessage) std::raise(SIGSTOP);
+    while (what == What::kHangAtMessage) ::pause();
+  }
   return PMPI_Isend(sent, count, type, to, tag, comm, request);
 }

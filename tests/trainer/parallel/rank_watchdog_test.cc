@@ -2,7 +2,10 @@
 // Ranks that are threads, with a watchdog each. A job's end is noted, not carried out.
 #include "trainer/parallel/rank_watchdog.h"
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +34,13 @@ class Ends {
     MutexLock lock(mutex_);
     while (num_ < num) mutex_.WaitFor(changed_);
     return texts_;
+  }
+  // Returns whether a rank was ended within that time.
+  bool AwaitAny(std::chrono::seconds time) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    MutexLock lock(mutex_);
+    while (num_ == 0 && std::chrono::steady_clock::now() < end) mutex_.WaitUntil(changed_, end);
+    return num_ > 0;
   }
   int num() {
     MutexLock lock(mutex_);
@@ -87,6 +97,123 @@ TEST(RankWatchdogTest, ARankThatDoesNotComeIsNamedOnce) {
     Stop(me, *watchdog);
   });
   EXPECT_EQ(ends.num(), 3);
+}
+
+TEST(RankWatchdogTest, AMessageThatDoesNotComeNamesTheRankThatOthersWaitForAtLast) {
+  Ends ends;
+  RunThreadRanks(4, [&](Communicator& me) {
+    const auto watchdog = Start(me, absl::Seconds(3), ends);
+    int64_t value = 1;
+    Work work;
+    std::optional<MessageWait> wait;
+    // Ranks 3, 2 and 1 wait for the one before each, and rank 0 lives and sends nothing.
+    if (me.rank() > 0) {
+      work = me.Receive(me.world(), &value, sizeof(value), me.rank() - 1, /*tag=*/0, "a value");
+      wait.emplace(me, CollectiveKind::kReceive, me.rank() - 1, "a value");
+    }
+    const std::vector<std::string> texts = ends.Await(4);
+    ASSERT_EQ(texts.size(), 1);
+    EXPECT_THAT(texts[0], AllOf(HasSubstr("for 3s a receive of \"a value\" waits for rank "),
+                                HasSubstr("rank 0: --collective-timeout")));
+    wait.reset();
+    if (me.rank() + 1 < me.num_ranks()) {
+      EXPECT_OK(
+          me.Send(me.world(), &value, sizeof(value), me.rank() + 1, /*tag=*/0, "a value")->Wait());
+    }
+    if (work != nullptr) {
+      ASSERT_OK(work->Wait());
+    }
+    Stop(me, *watchdog);
+  });
+}
+
+TEST(RankWatchdogTest, AMessageMayComeLateWhileItsRankGoesOn) {
+  Ends ends;
+  RunThreadRanks(3, [&](Communicator& me) {
+    const auto watchdog = Start(me, absl::Seconds(3), ends);
+    int64_t value = 1;
+    if (me.rank() == 2) {
+      const MessageWait wait(me, CollectiveKind::kReceive, 1, "the last value");
+      ASSERT_OK(me.Receive(me.world(), &value, sizeof(value), 1, /*tag=*/1, "value")->Wait());
+    } else {
+      // For longer than the limit, as the last ranks of a long pipeline work before the first one
+      // gets a gradient.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(7);
+      for (int64_t more = 1; more != 0;) {
+        if (me.rank() == 1) {
+          more = std::chrono::steady_clock::now() < end ? 1 : 0;
+          ASSERT_OK(me.Send(me.world(), &more, sizeof(more), 0, /*tag=*/0, "more")->Wait());
+        } else {
+          ASSERT_OK(me.Receive(me.world(), &more, sizeof(more), 1, /*tag=*/0, "more")->Wait());
+        }
+      }
+      if (me.rank() == 1) {
+        ASSERT_OK(me.Send(me.world(), &value, sizeof(value), 2, /*tag=*/1, "value")->Wait());
+      }
+    }
+    Stop(me, *watchdog);
+  });
+  EXPECT_EQ(ends.num(), 0);
+}
+
+TEST(RankWatchdogTest, RanksThatWaitForEachOtherAreNamedAsACircle) {
+  Ends ends;
+  RunThreadRanks(2, [&](Communicator& me) {
+    const auto watchdog = Start(me, absl::Seconds(3), ends);
+    std::optional<MessageWait> wait;
+    wait.emplace(me, CollectiveKind::kReceive, 1 - me.rank(), "a value");
+    const std::vector<std::string> texts = ends.Await(2);
+    ASSERT_EQ(texts.size(), 1);
+    EXPECT_THAT(
+        texts[0],
+        ::testing::AnyOf(HasSubstr("rank 0, which waits for rank 1, which waits for rank 0:"),
+                         HasSubstr("rank 1, which waits for rank 0, which waits for rank 1:")));
+    wait.reset();
+    Stop(me, *watchdog);
+  });
+}
+
+TEST(RankWatchdogTest, WhoWaitsInACollectiveIsNotBlamedForItsMessage) {
+  Ends ends;
+  RunThreadRanks(3, [&](Communicator& me) {
+    const RankGroup* pair = *me.MakeGroup("pair", {{0, 1}, {2}});
+    const auto watchdog = Start(me, absl::Seconds(3), ends);
+    int64_t value = 1;
+    Work work;
+    std::optional<MessageWait> wait;
+    // Rank 0 does not come to the sum, so rank 1 does not send what rank 2 waits for.
+    if (me.rank() == 1) work = me.AllReduce(*pair, SumType::kFp64, &value, 1, "the missing sum");
+    if (me.rank() == 2) wait.emplace(me, CollectiveKind::kReceive, 1, "a value");
+    const std::vector<std::string> texts = ends.Await(3);
+    ASSERT_EQ(texts.size(), 1);
+    EXPECT_THAT(texts[0],
+                AllOf(HasSubstr("\"the missing sum\""), HasSubstr("waits for rank 0 (at ")));
+    wait.reset();
+    if (me.rank() == 0) work = me.AllReduce(*pair, SumType::kFp64, &value, 1, "the missing sum");
+    if (work != nullptr) {
+      ASSERT_OK(work->Wait());
+    }
+    Stop(me, *watchdog);
+  });
+}
+
+TEST(RankWatchdogTest, AWaitThatNobodyNotedHasNoLimit) {
+  Ends ends;
+  RunThreadRanks(2, [&](Communicator& me) {
+    const auto watchdog = Start(me, absl::Seconds(3), ends);
+    int64_t value = 1;
+    if (me.rank() == 1) {
+      // As one that serves the first rank, which writes files for longer than the limit. What was
+      // waited for before does not count.
+      { const MessageWait over(me, CollectiveKind::kReceive, 0, "a value"); }
+      ASSERT_OK(me.Receive(me.world(), &value, sizeof(value), 0, /*tag=*/0, "a value")->Wait());
+    } else {
+      EXPECT_FALSE(ends.AwaitAny(std::chrono::seconds(6)));
+      ASSERT_OK(me.Send(me.world(), &value, sizeof(value), 1, /*tag=*/0, "a value")->Wait());
+    }
+    Stop(me, *watchdog);
+  });
+  EXPECT_EQ(ends.num(), 0);
 }
 
 TEST(RankWatchdogTest, OneRankThatEndsTheJobSaysWhy) {

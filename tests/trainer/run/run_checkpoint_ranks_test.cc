@@ -18,6 +18,7 @@
 #include "trainer/families/hf_config.h"
 #include "trainer/parallel/model_of_ranks.h"
 #include "trainer/parallel/parameter_store_ranks.h"
+#include "trainer/parallel/stage_dealing.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/store/parameter_store_reference.h"
 
@@ -33,12 +34,14 @@ struct Ranks {
   int64_t depth = 1;
   int64_t sequence = 1;
   SequenceLayout layout = {};
+  int64_t pipeline = 1;
 };
 constexpr Ranks kOne = {}, kShards = {4}, kLine = {2, 2}, kSquare = {8, 4, TensorMode::k2d},
                 kSquares = {8, 8, TensorMode::k2Point5d, 2}, kCube = {8, 8, TensorMode::k3d},
                 kMegatron = {2, 2, TensorMode::k1d, 1, 1, {SequenceSharing::kMegatron}},
                 kUlysses = {2, 1, TensorMode::k1d, 1, 2, {SequenceSharing::kUlysses}},
-                kRing = {4, 1, TensorMode::k1d, 1, 4, {SequenceSharing::kRing, /*zigzag=*/true}};
+                kRing = {4, 1, TensorMode::k1d, 1, 4, {SequenceSharing::kRing, /*zigzag=*/true}},
+                kStages = {4, 2, TensorMode::k1d, 1, 1, {}, 2};
 
 // Tables of 301 rows have padded ones in every mode. One is tied and fuses its matrices of
 // attention, the other has neither.
@@ -73,13 +76,17 @@ class RunCheckpointRanksTest : public ::testing::TestWithParam<const char*> {
   void PassOn(const Ranks& ranks, const std::string& from, const std::string& to) {
     const ModelSpec spec = ParseHfConfig(GetParam(), "config")->spec;
     const RankLayout layout(
-        *policies::Mesh::Make(ranks.count, {.sequence = ranks.sequence, .tensor = ranks.tensor}),
+        *policies::Mesh::Make(
+            ranks.count,
+            {.pipeline = ranks.pipeline, .sequence = ranks.sequence, .tensor = ranks.tensor}),
         *policies::TensorGrid::Make(ranks.mode, ranks.tensor, ranks.depth), ranks.layout);
+    ASSERT_OK_AND_ASSIGN(const ModelStages stages,
+                         DealStages(spec, /*sequence=*/16, {.ranks = ranks.pipeline}, ""));
     RunThreadRanks(ranks.count, [&](Communicator& me) {
       ASSERT_OK_AND_ASSIGN(
           const std::unique_ptr<GatheredLm> model,
           MakeModelOfRank(spec, torch::kFloat32, me, layout,
-                          {.block_elements = ShardBlockElements(MomentFormat::kFp32)}));
+                          {.block_elements = ShardBlockElements(MomentFormat::kFp32)}, stages));
       ASSERT_OK_AND_ASSIGN(auto own, ReferenceParameterStore::Create(*model, {}, {}));
       RanksParameterStore store(std::move(own), *model, me, layout);
       std::vector<ParameterShape> parameters;
@@ -144,7 +151,7 @@ TEST_P(RunCheckpointRanksTest, OtherRanksWriteTheSameBytes) {
   EXPECT_EQ(first.count("model.safetensors"), 1);
   int number = 0;
   for (const Ranks& ranks : {kSquares, kLine, kOne, kSquares, kCube, kMegatron, kSquare, kUlysses,
-                             kShards, kRing, kOne}) {
+                             kStages, kShards, kRing, kStages, kOne}) {
     const std::string next = root_ + "/" + std::to_string(++number);
     PassOn(ranks, last, next);
     const Files files = FilesIn(next);

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ranks_plan_test.py MEMSTAT: runs `memstat plan --ranks` for machines that nobody has here."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+MEMSTAT = sys.argv.pop(1)
+
+
+def gpt(blocks, width, heads):
+    return {"model_type": "gpt2", "n_embd": width, "n_layer": blocks, "n_head": heads, "vocab_size": 51200,
+            "n_positions": 2048}
+
+
+# Parameters in billions, and the sizes of Narayanan et al. (SC 2021), table 1.
+MODELS = {7.5: gpt(36, 4096, 32), 39: gpt(48, 8192, 64), 145.6: gpt(80, 12288, 96), 1008: gpt(128, 25600, 160)}
+
+
+class RanksPlanTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = tempfile.TemporaryDirectory(prefix="gemini-ranks-")
+        for billions, config in MODELS.items():
+            folder = pathlib.Path(cls.root.name) / str(billions)
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(config))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.root.cleanup()
+
+    def plan(self, billions, *flags, status=0):
+        done = subprocess.run([MEMSTAT, "plan", "--model", f"{self.root.name}/{billions}", *map(str, flags)],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stderr if status == 2 else done.stdout
+
+    def json(self, *arguments, **more):
+        billions, *flags = arguments
+        at = flags.index("--") if "--" in flags else len(flags)
+        return json.loads(self.plan(billions, *flags[:at], "--json", *flags[at:], **more))
+
+    def test_what_a_rank_holds_follows_from_its_keys(self):
+        gpus = ("--gpu", "a100-80", "--ranks", 64, "--sequence", 2048)
+        found = self.json(7.5, *gpus, "--batch", 1, status=0)
+        self.assertEqual(found["mesh"], "pp 1 x dp 64 x sp 1 x tp 1, data alone, ZeRO 3, 1 x 1 sequences")
+        # 14 bytes a parameter of 7.5 billion, in 64 parts.
+        held = sum(found["memory"][f"{name}_bytes"] for name in ("parameters", "gradients", "states"))
+        self.assertAlmostEqual(held / (14 * 7.47e9 / 64), 1, delta=0.01)
+        # Keys stand behind --, in place of the flags that say the same.
+        found = self.json(7.5, "--gpu", "a100-80", "--ranks", 64, "--", "--precision", "bf16", "--pipeline", 2,
+                          "--tensor", "1d", "--tensor-size", 8, "--accumulate", 8, "--batch", 1, "--sequence", 2048)
+        self.assertEqual(found["mesh"], "pp 2 x dp 4 x sp 1 x tp 8, pipeline and 1d, ZeRO 1, 8 x 1 sequences")
+        seconds = found["step_seconds"]
+        self.assertAlmostEqual(sum(value for name, value in seconds.items() if name != "total"), seconds["total"])
+        self.assertGreater(seconds["idle"], 0)
+        self.assertAlmostEqual(found["tokens_per_second"], 8 * 4 * 2048 / seconds["total"], delta=1)
+
+    def test_what_does_not_fit_lacks_memory(self):
+        text = self.plan(145.6, "--gpu", "a100-80", "--ranks", 8, "--batch", 1, "--sequence", 2048, status=1)
+        self.assertRegex(text, r"memory +[0-9.]+ [GT]iB, DEVICE has [0-9.]+ GiB, it lacks [0-9.]+ [GT]iB: ")
+
+    def test_what_gpus_lack_lies_in_the_host_of_their_node(self):
+        asked = (7.5, "--gpu", "rtx3090", "--ranks", 2, "--batch", 1, "--sequence", 1024, "--recompute")
+        self.assertFalse(self.json(*asked, status=1)["fits"])
+        found = self.json(*asked, "--host", "256GiB")
+        self.assertTrue(found["fits"])
+        memory = found["memory"]
+        self.assertGreaterEqual(memory["host_bytes"] + 1, memory["needed_bytes"] - memory["device_bytes"])
+        self.assertEqual(memory["lacking_bytes"], 0)
+        self.assertFalse(self.json(*asked, "--host", "16GiB", status=1)["fits"])
+
+    def test_what_is_asked_for_wrongly_is_refused(self):
+        ranks = ("--gpu", "a100-80", "--ranks")
+        for text, flags in {
+                "3 ranks do not divide": (*ranks, 3, "--", "--pipeline", 2),
+                "attention heads, 32, do not divide by 6": (*ranks, 6, "--", "--tensor", "1d"),
+                "37 stages": (*ranks, 37, "--", "--pipeline", 37),
+                "--network is missing": ("--gpu", "rtx4090", "--ranks", 16),
+                "--search requires --ranks": ("--gpu", "a100-80", "--search"),
+                "--gpus-per-node is at least 1": (*ranks, 8, "--gpus-per-node", 0),
+                "write it as 12GiB/s": (*ranks, 8, "--link", "fast"),
+                "the model has 2048 positions": (*ranks, 8, "--sequence", 4096),
+                "both are 1 or more": (*ranks, 8, "--batch", 0),
+                "--step-sequences": (*ranks, 8, "--search", "--step-sequences", 0),
+                "--batch excludes --search": (*ranks, 8, "--search", "--batch", 4),
+                "leave --nvme and --optimizer-tier out": (*ranks, 8, "--nvme", "1TiB"),
+                "zigzag alone is foretold": (*ranks, 8, "--", "--sequence-parallel", "ring", "--sequence-layout",
+                                             "contiguous"),
+                "nothing is gathered where it is used": (*ranks, 8, "--", "--zero", 1, "--gather-ahead", 1),
+                "'1,2' has 3 blocks": (*ranks, 2, "--", "--pipeline", 2, "--pipeline-split", "1,2")}.items():
+            with self.subTest(text):
+                self.assertIn(text, self.plan(7.5, *flags, status=2))
+
+    def test_links_that_are_given_come_before_the_tables(self):
+        keys = ("--", "--tensor", "1d", "--batch", 4, "--sequence", 2048, "--precision", "bf16")
+        layers = [self.json(7.5, "--gpu", "a100-80", "--ranks", 8, *link, *keys)["step_seconds"]["layers"]
+                  for link in ((), ("--link", "1GiB/s"))]
+        self.assertGreater(layers[1], 100 * layers[0])
+
+    def test_ten_thousand_ranks_are_foretold_at_once(self):
+        begin = time.monotonic()
+        self.plan(1008, "--gpu", "h100", "--ranks", 10240, "--", "--precision", "bf16", "--pipeline", 64,
+                  "--tensor", "1d", "--tensor-size", 8, "--accumulate", 512, "--batch", 1, "--sequence", 2048,
+                  "--sequence-parallel", "megatron")
+        self.assertLess(time.monotonic() - begin, 2)
+
+    def test_a_search_answers_in_time_with_meshes_that_fit(self):
+        for billions, ranks in ((7.5, 64), (39, 512), (1008, 2048), (1008, 10240)):
+            with self.subTest(billions=billions, ranks=ranks):
+                begin = time.monotonic()
+                found = self.json(billions, "--gpu", "h100", "--ranks", ranks, "--sequence", 2048, "--search")
+                self.assertLess(time.monotonic() - begin, 10)
+                self.assertEqual(len(found["best"]), 3)
+                speeds = [one["tokens_per_second"] for one in found["best"]]
+                self.assertEqual(speeds, sorted(speeds, reverse=True))
+                for one in found["best"] + [way["found"] for way in found["best_of_each_way"]]:
+                    self.assertTrue(one["fits"], one["mesh"])
+                    self.assertEqual(one["ranks"], ranks)
+                    self.assertLessEqual(one["tokens_per_second"], speeds[0])
+
+    def test_a_search_in_which_none_fits_says_what_lacks_least(self):
+        text = self.plan(1008, "--gpu", "a100-80", "--ranks", 8, "--sequence", 2048, "--search", status=1)
+        self.assertIn("none fits. This one lacks the least:\npp ", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

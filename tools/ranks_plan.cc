@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ranks_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gemini/state_format.h"
+#include "gemini/system/status_macros.h"
+#include "policies/pipeline/stage_split.h"
+#include "policies/scaling/mesh_fit.h"
+#include "policies/scaling/mesh_search.h"
+#include "tools/gpu_table.h"
+#include "tools/ranks_view.h"
+#include "trainer/config/mesh_of_keys.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/families/sizes_of_spec.h"
+
+namespace gemini::tools {
+namespace {
+
+constexpr size_t kNumBest = 3;
+// Of all ranks of a search, where it is not said: as large models are trained.
+constexpr int64_t kStepTokens = int64_t{4} << 20;
+
+int Refuse(const absl::Status& status, int exit_status) {
+  std::fprintf(stderr, "memstat plan: %s\n", std::string(status.message()).c_str());
+  return exit_status;
+}
+
+absl::StatusOr<policies::ParameterBytes> BytesOf(const PlanFlags& flags, ElementType precision) {
+  const std::optional<MomentFormat> moments = MomentFormatOf(flags.moments);
+  const std::optional<OptimizerKind> optimizer = OptimizerKindOf(flags.optimizer);
+  if (!moments.has_value() || !optimizer.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("--optimizer ", flags.optimizer, ", --moments ",
+                                                   flags.moments, ": there are none of these"));
+  }
+  const auto element = static_cast<double>(ElementBytes(precision));
+  const auto kinds = static_cast<double>(TrainableKinds({precision, *optimizer, *moments}).size());
+  return policies::ParameterBytes{
+      .parameter = element, .gradient = element, .states = element * (kinds - 2)};
+}
+
+// Prints what a run or a search takes. Returns the exit status.
+int Print(const PlanFlags& flags, const std::string& text, const nlohmann::json& json, bool fits) {
+  std::fputs(flags.json ? absl::StrCat(json.dump(2), "\n").c_str() : text.c_str(), stdout);
+  return fits ? 0 : 1;
+}
+
+}  // namespace
+
+absl::StatusOr<policies::RankMachine> RankMachineOf(const PlanFlags& flags, ElementType precision) {
+  if (flags.gpus_per_node < 1) return absl::InvalidArgumentError("--gpus-per-node is at least 1");
+  GEMINI_ASSIGN_OR_RETURN(const Machine machine, MachineOf(flags, precision));
+  const auto on_node = static_cast<double>(std::min(flags.gpus_per_node, flags.ranks));
+  policies::RankMachine rank = {
+      .flops_per_second = machine.compute.flops_per_second,
+      .memory_bytes_per_second = machine.compute.memory_bytes_per_second,
+      .kernel_seconds = static_cast<double>(machine.compute.kernel_ns) / 1e9,
+      .memory_bytes = static_cast<double>(machine.bytes[Tier::kDevice]),
+      .host_bytes = static_cast<double>(machine.bytes[Tier::kHost]) / on_node,
+      .host_bytes_per_second = machine.links.host_to_device,
+      .host_updates_per_second = machine.links.update_elements_per_second / on_node,
+      .network = {.ranks_per_node = flags.gpus_per_node,
+                  .within = {kLinkLatencySeconds, machine.links.host_to_device},
+                  .between = {kNetworkLatencySeconds, 0}}};
+  const absl::StatusOr<GpuModel> gpu = FindGpu(flags.gpu);
+  if (gpu.ok() && gpu->nvlink_bytes_per_second > 0) {
+    rank.network.within.bytes_per_second = kAchievedNvlinkFraction * gpu->nvlink_bytes_per_second;
+  }
+  if (gpu.ok()) {
+    rank.network.between.bytes_per_second =
+        kAchievedNetworkFraction * gpu->network_bytes_per_second;
+  }
+  GEMINI_RETURN_IF_ERROR(ParseRate("--link", flags.link, rank.network.within.bytes_per_second));
+  GEMINI_RETURN_IF_ERROR(
+      ParseRate("--network", flags.network, rank.network.between.bytes_per_second));
+  if (rank.network.between.bytes_per_second == 0 && flags.ranks > flags.gpus_per_node) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--network is missing: ", flags.ranks, " ranks are on several nodes of ",
+        flags.gpus_per_node, ", and how fast one of them sends to another node is not in the ",
+        "table; write it as 12GiB/s"));
+  }
+  // One node has no way out that is used.
+  rank.network.between.bytes_per_second = std::max(rank.network.between.bytes_per_second, 1.0);
+  return rank;
+}
+
+absl::StatusOr<policies::ParallelRun> ParallelRunOf(const PlanFlags& flags, trainer::RunConfig run,
+                                                    ElementType precision, int64_t sequence,
+                                                    int64_t num_blocks) {
+  if (flags.batch < 1 || flags.accumulate < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--batch ", flags.batch, ", --accumulate ",
+                                                   flags.accumulate, ": both are 1 or more"));
+  }
+  if (flags.optimizer_tier != "host" || !flags.nvme.empty()) {
+    return absl::InvalidArgumentError(
+        "--ranks foretells what lies on DEVICE and in HOST: leave --nvme and --optimizer-tier out");
+  }
+  if (run.sequence_parallel == "ring" && run.sequence_layout != "zigzag") {
+    return absl::InvalidArgumentError(
+        "of --sequence-parallel ring the layout zigzag alone is foretold");
+  }
+  run.accumulate = flags.accumulate;
+  GEMINI_RETURN_IF_ERROR(CheckRunOfRanks(run, flags.ranks));
+  GEMINI_ASSIGN_OR_RETURN(const policies::ParameterBytes bytes, BytesOf(flags, precision));
+  GEMINI_ASSIGN_OR_RETURN(const policies::Mesh mesh, MeshOfKeys(run, flags.ranks));
+  GEMINI_ASSIGN_OR_RETURN(const policies::TensorGrid grid, GridOfKeys(run, flags.ranks));
+  GEMINI_ASSIGN_OR_RETURN(const policies::PipelineSchedule schedule,
+                          policies::ParsePipelineSchedule(run.pipeline_schedule));
+  std::vector<int64_t> split;
+  if (!run.pipeline_split.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(split, policies::ParseStageSplit(run.pipeline_split, num_blocks,
+                                                             run.pipeline * run.pipeline_chunks));
+  }
+  return policies::ParallelRun{.mesh = mesh,
+                               .grid = grid,
+                               .divides_sequences = run.sequence_parallel == "megatron",
+                               .is_ring = run.sequence_parallel == "ring",
+                               .zero_stage = run.zero_stage(),
+                               .gathers_ahead = run.gather_ahead > 0,
+                               .adds_each = !run.adds_gradients_once(),
+                               .schedule = schedule,
+                               .chunks = run.pipeline_chunks,
+                               .split = split,
+                               .sequence = sequence,
+                               .batch = flags.batch,
+                               .micro_batches = flags.accumulate,
+                               .recompute = flags.recompute,
+                               .bytes = bytes,
+                               .activation_bytes = static_cast<double>(ElementBytes(precision))};
+}
+
+int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
+  const absl::StatusOr<ElementType> precision = PrecisionOf(flags);
+  if (!precision.ok()) return Refuse(precision.status(), 2);
+  const absl::StatusOr<policies::RankMachine> machine = RankMachineOf(flags, *precision);
+  if (!machine.ok()) return Refuse(machine.status(), 2);
+  const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
+  if (!config.ok()) return Refuse(config.status(), 1);
+  const absl::StatusOr<int64_t> sequence = SequenceOf(flags, config->spec);
+  if (!sequence.ok()) return Refuse(sequence.status(), 2);
+  absl::StatusOr<policies::ParallelRun> asked =
+      ParallelRunOf(flags, run, *precision, *sequence, config->spec.num_blocks);
+  if (!asked.ok()) return Refuse(asked.status(), 2);
+  const policies::ModelSizes sizes = trainer::SizesOf(config->spec, *sequence);
+  RanksTitle title = {absl::StrCat(flags.model, " (", config->model_type, ")"),
+                      flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu,
+                      machine->memory_bytes};
+  if (const absl::StatusOr<GpuModel> gpu = FindGpu(flags.gpu); gpu.ok()) {
+    title.peak_fraction =
+        machine->flops_per_second / (*precision == ElementType::kFp32 ? gpu->fp32_flops_per_second
+                                                                      : gpu->half_flops_per_second);
+  }
+  const std::string head = absl::StrFormat(
+      "%s, %.4g parameters, %d ranks of %s, %d a node; sequences of %d tokens\n", title.model,
+      sizes.parameters(), flags.ranks, title.gpu, flags.gpus_per_node, *sequence);
+  if (flags.search) {
+    asked->gathers_ahead = true;
+    asked->adds_each = false;
+    // All ranks can learn from as many.
+    const int64_t of_rank = (kStepTokens / *sequence + flags.ranks - 1) / flags.ranks;
+    const int64_t step_sequences = flags.step_sequences > 0
+                                       ? flags.step_sequences
+                                       : std::max<int64_t>(of_rank, 1) * flags.ranks;
+    const absl::StatusOr<policies::MeshSearch> search =
+        policies::SearchMeshes(sizes, *machine, *asked, flags.ranks, step_sequences, kNumBest);
+    if (!search.ok()) return Refuse(search.status(), 2);
+    return Print(
+        flags,
+        absl::StrCat(head, step_sequences, " sequences a step, ", SearchText(title, *search)),
+        SearchJson(title, *search), !search->best.empty());
+  }
+  absl::Status fits = policies::CheckMeshFits(sizes, *asked);
+  if (!fits.ok()) return Refuse(fits, 2);
+  const absl::StatusOr<policies::StepForecast> forecast =
+      policies::ForetellStep(sizes, *asked, *machine);
+  if (!forecast.ok()) return Refuse(forecast.status(), 2);
+  const policies::FoundMesh found = {*asked, *forecast};
+  return Print(flags, absl::StrCat(head, RanksText(title, found)), RanksJson(title, found),
+               forecast->memory.lacking == 0);
+}
+
+}  // namespace gemini::tools

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `memstat plan --ranks` found, as people read it and as programs do.
+// Units:  JSON has bytes and seconds, and fractions of 0 to 1.
+#pragma once
+#include <string>
+
+#include "nlohmann/json.hpp"
+#include "policies/scaling/mesh_search.h"
+
+namespace gemini::tools {
+
+struct RanksTitle {
+  std::string model;         // "models/llama (llama)".
+  std::string gpu;           // "h100".
+  double memory_bytes = 0;   // DEVICE of a rank.
+  double peak_fraction = 1;  // What of the data sheet's arithmetic the forecast takes as achieved.
+};
+
+// One mesh.
+std::string RanksText(const RanksTitle& title, const policies::FoundMesh& found);
+nlohmann::json RanksJson(const RanksTitle& title, const policies::FoundMesh& found);
+
+// The best of a search, the best of each way of sharing, and what each of those loses by.
+std::string SearchText(const RanksTitle& title, const policies::MeshSearch& search);
+nlohmann::json SearchJson(const RanksTitle& title, const policies::MeshSearch& search);
+
+}  // namespace gemini::tools

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes of a model's matrices by its spec, for what follows from them alone: how long parts of
+// it take beside each other, and forecasts for many ranks.
+// Pure: no I/O, no clock.
+#pragma once
+#include <cstdint>
+
+#include "policies/scaling/model_sizes.h"
+#include "trainer/families/model_spec.h"
+
+namespace gemini::trainer {
+
+// Of sequences of so many tokens: that says how many a token attends to.
+policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence);
+
+}  // namespace gemini::trainer
