@@ -44,7 +44,7 @@ set(GEMINI_NOT_SANITIZED
     include_rules include_rules_self_test install_test draw_timeline_test prepare_data_test demo_test setup_test
     check_test units_test class_members
     # A bar on processor time, which is another's here.
-    memstat_plan_test
+    memstat_plan_test ranks_plan_test
     # A bar on the time in which the kernel frees 8 GiB, of which the shadow below TSAN would be 32 GiB.
     server_lease_death_test:*ALeaseOf8GiBIsFreeWithin100MsAnd200MsAGiB
     # Dies of a fault as it should, and a sanitizer makes a report of that.
