@@ -51,13 +51,13 @@ struct PlanFlags {
   bool json = false;
   bool print_request = false;
   std::vector<std::string> train_keys;  // Those of gemini-train, behind "--".
-  // Of several ranks. 0: one, whose placement is simulated.
+  // How many ranks train together. 0 stands for one, whose placement is simulated.
   int64_t ranks = 0;
   int64_t gpus_per_node = 8;
   std::string link;            // How fast a rank sends to others of its node, and
   std::string network;         // to other nodes.
   bool search = false;         // For the best mesh, with any micro-batches that make up a step.
-  int64_t step_sequences = 0;  // Of a search; 0: 4 Mi tokens.
+  int64_t step_sequences = 0;  // That a search takes; 0 stands for 4 Mi tokens.
 };
 inline constexpr int64_t kDefaultSequence = 1024;
 inline constexpr char kCpu[] = "cpu";

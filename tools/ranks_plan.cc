@@ -24,7 +24,7 @@ namespace gemini::tools {
 namespace {
 
 constexpr size_t kNumBest = 3;
-// Of all ranks of a search, where it is not said: as large models are trained.
+// A step of a search has so many tokens if nothing else is said, as steps of large models do.
 constexpr int64_t kStepTokens = int64_t{4} << 20;
 
 int Refuse(const absl::Status& status, int exit_status) {
@@ -148,17 +148,16 @@ int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
       ParallelRunOf(flags, run, *precision, *sequence, config->spec.num_blocks);
   if (!asked.ok()) return Refuse(asked.status(), 2);
   const policies::ModelSizes sizes = trainer::SizesOf(config->spec, *sequence);
-  RanksTitle title = {absl::StrCat(flags.model, " (", config->model_type, ")"),
-                      flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu,
-                      machine->memory_bytes};
+  RankScale scale = {.memory_bytes = machine->memory_bytes};
   if (const absl::StatusOr<GpuModel> gpu = FindGpu(flags.gpu); gpu.ok()) {
-    title.peak_fraction =
+    scale.peak_fraction =
         machine->flops_per_second / (*precision == ElementType::kFp32 ? gpu->fp32_flops_per_second
                                                                       : gpu->half_flops_per_second);
   }
   const std::string head = absl::StrFormat(
-      "%s, %.4g parameters, %d ranks of %s, %d a node; sequences of %d tokens\n", title.model,
-      sizes.parameters(), flags.ranks, title.gpu, flags.gpus_per_node, *sequence);
+      "%s (%s), %.4g parameters, %d ranks of %s, %d a node; sequences of %d tokens\n", flags.model,
+      config->model_type, sizes.parameters(), flags.ranks,
+      flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu, flags.gpus_per_node, *sequence);
   if (flags.search) {
     asked->gathers_ahead = true;
     asked->adds_each = false;
@@ -172,8 +171,8 @@ int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
     if (!search.ok()) return Refuse(search.status(), 2);
     return Print(
         flags,
-        absl::StrCat(head, step_sequences, " sequences a step, ", SearchText(title, *search)),
-        SearchJson(title, *search), !search->best.empty());
+        absl::StrCat(head, step_sequences, " sequences a step, ", SearchText(scale, *search)),
+        SearchJson(scale, *search), !search->best.empty());
   }
   absl::Status fits = policies::CheckMeshFits(sizes, *asked);
   if (!fits.ok()) return Refuse(fits, 2);
@@ -181,7 +180,7 @@ int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
       policies::ForetellStep(sizes, *asked, *machine);
   if (!forecast.ok()) return Refuse(forecast.status(), 2);
   const policies::FoundMesh found = {*asked, *forecast};
-  return Print(flags, absl::StrCat(head, RanksText(title, found)), RanksJson(title, found),
+  return Print(flags, absl::StrCat(head, RanksText(scale, found)), RanksJson(scale, found),
                forecast->memory.lacking == 0);
 }
 

@@ -79,13 +79,13 @@ std::string LosesBy(const FoundMesh& slower, const FoundMesh& faster) {
                       " of its step)");
 }
 
-double PeakEfficiency(const RanksTitle& title, const FoundMesh& found) {
-  return found.forecast.efficiency * title.peak_fraction;
+double PeakEfficiency(const RankScale& scale, const FoundMesh& found) {
+  return found.forecast.efficiency * scale.peak_fraction;
 }
 
 }  // namespace
 
-std::string RanksText(const RanksTitle& title, const FoundMesh& found) {
+std::string RanksText(const RankScale& scale, const FoundMesh& found) {
   const policies::StepForecast& forecast = found.forecast;
   std::vector<std::string> memory;
   for (const MemoryRow& row : kMemory) {
@@ -99,21 +99,21 @@ std::string RanksText(const RanksTitle& title, const FoundMesh& found) {
   std::string text = absl::StrCat(policies::DescribeMesh(found.run), "\n");
   const double lacking = forecast.memory.lacking;
   absl::StrAppendFormat(&text, "  memory       %s, DEVICE has %s%s: %s\n",
-                        Bytes(forecast.memory.total()), Bytes(title.memory_bytes),
+                        Bytes(forecast.memory.total()), Bytes(scale.memory_bytes),
                         lacking > 0 ? absl::StrCat(", it lacks ", Bytes(lacking)) : "",
                         absl::StrJoin(memory, ", "));
   absl::StrAppendFormat(&text, "  step         %.3g s: %s\n", forecast.seconds.total(),
                         Shares(forecast.seconds));
   absl::StrAppendFormat(&text, "  tokens       %.4g a second, %.1f%% of the ranks' peak\n",
-                        forecast.tokens_per_second, 100 * PeakEfficiency(title, found));
+                        forecast.tokens_per_second, 100 * PeakEfficiency(scale, found));
   absl::StrAppendFormat(&text, "  a rank sends %s a step, %s of it to other nodes\n",
                         Bytes(forecast.sent.bytes), Bytes(forecast.sent.bytes_between_nodes));
   return text;
 }
 
-Json RanksJson(const RanksTitle& title, const FoundMesh& found) {
+Json RanksJson(const RankScale& scale, const FoundMesh& found) {
   const policies::StepForecast& forecast = found.forecast;
-  Json memory = {{"device_bytes", static_cast<int64_t>(title.memory_bytes)},
+  Json memory = {{"device_bytes", static_cast<int64_t>(scale.memory_bytes)},
                  {"needed_bytes", static_cast<int64_t>(forecast.memory.total())},
                  {"host_bytes", static_cast<int64_t>(forecast.memory.host)},
                  {"lacking_bytes", static_cast<int64_t>(forecast.memory.lacking)}};
@@ -128,21 +128,21 @@ Json RanksJson(const RanksTitle& title, const FoundMesh& found) {
           {"memory", memory},
           {"step_seconds", seconds},
           {"tokens_per_second", forecast.tokens_per_second},
-          {"peak_fraction", PeakEfficiency(title, found)},
+          {"peak_fraction", PeakEfficiency(scale, found)},
           {"sent_bytes", static_cast<int64_t>(forecast.sent.bytes)},
           {"sent_to_other_nodes_bytes", static_cast<int64_t>(forecast.sent.bytes_between_nodes)}};
 }
 
-std::string SearchText(const RanksTitle& title, const policies::MeshSearch& search) {
+std::string SearchText(const RankScale& scale, const policies::MeshSearch& search) {
   std::string text = absl::StrCat("of ", search.num_divide, " ways that divide, ",
                                   search.num_too_large, " do not fit into memory\n");
   if (search.best.empty()) {
     if (search.nearest.empty()) return absl::StrCat(text, "none divides: try other numbers\n");
     return absl::StrCat(text, "none fits. This one lacks the least:\n",
-                        RanksText(title, search.nearest.front()));
+                        RanksText(scale, search.nearest.front()));
   }
   for (size_t i = 0; i < search.best.size(); ++i) {
-    absl::StrAppend(&text, i + 1, ". ", RanksText(title, search.best[i]));
+    absl::StrAppend(&text, i + 1, ". ", RanksText(scale, search.best[i]));
   }
   absl::StrAppend(&text, "The best of each way, beside the first:\n");
   const FoundMesh& first = search.best.front();
@@ -155,13 +155,13 @@ std::string SearchText(const RanksTitle& title, const policies::MeshSearch& sear
   return text;
 }
 
-Json SearchJson(const RanksTitle& title, const policies::MeshSearch& search) {
+Json SearchJson(const RankScale& scale, const policies::MeshSearch& search) {
   Json best = Json::array(), kinds = Json::array(), nearest = Json::array();
-  for (const FoundMesh& found : search.best) best.push_back(RanksJson(title, found));
+  for (const FoundMesh& found : search.best) best.push_back(RanksJson(scale, found));
   for (const policies::MeshSearch::Kind& kind : search.kinds) {
-    kinds.push_back({{"way", kind.name}, {"found", RanksJson(title, kind.found)}});
+    kinds.push_back({{"way", kind.name}, {"found", RanksJson(scale, kind.found)}});
   }
-  for (const FoundMesh& found : search.nearest) nearest.push_back(RanksJson(title, found));
+  for (const FoundMesh& found : search.nearest) nearest.push_back(RanksJson(scale, found));
   return {{"divide", search.num_divide},
           {"too_large", search.num_too_large},
           {"best", best},

@@ -9,19 +9,18 @@
 
 namespace gemini::tools {
 
-struct RanksTitle {
-  std::string model;         // "models/llama (llama)".
-  std::string gpu;           // "h100".
+// What forecasts are shown beside.
+struct RankScale {
   double memory_bytes = 0;   // DEVICE of a rank.
   double peak_fraction = 1;  // What of the data sheet's arithmetic the forecast takes as achieved.
 };
 
 // One mesh.
-std::string RanksText(const RanksTitle& title, const policies::FoundMesh& found);
-nlohmann::json RanksJson(const RanksTitle& title, const policies::FoundMesh& found);
+std::string RanksText(const RankScale& scale, const policies::FoundMesh& found);
+nlohmann::json RanksJson(const RankScale& scale, const policies::FoundMesh& found);
 
 // The best of a search, the best of each way of sharing, and what each of those loses by.
-std::string SearchText(const RanksTitle& title, const policies::MeshSearch& search);
-nlohmann::json SearchJson(const RanksTitle& title, const policies::MeshSearch& search);
+std::string SearchText(const RankScale& scale, const policies::MeshSearch& search);
+nlohmann::json SearchJson(const RankScale& scale, const policies::MeshSearch& search);
 
 }  // namespace gemini::tools

@@ -43,7 +43,7 @@ struct BlockSizes {
 
   double parameters() const;
   double attention_flops_of_token() const { return 4 * query_width * seen_tokens; }
-  // Of the forward pass. Backward has twice as many.
+  // Returns the FLOP of the forward pass. Backward takes twice as many.
   double flops_of_token() const;
   // What is kept of a token from forward to backward, without scores and masks, as where attention
   // is fused and dropout is counted: the inputs of two norms and of what reads them, and what lies
@@ -72,7 +72,7 @@ struct ModelSizes {
   bool has_experts = false;
 
   double parameters() const;
-  // Of forward and backward. A token's attention counts as far as it sees.
+  // Returns the FLOP of forward and backward. Attention counts as far as the token sees.
   double flops_of_token() const;
 };
 

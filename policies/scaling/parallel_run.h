@@ -34,7 +34,7 @@ struct ParallelRun {
 
   int64_t size(MeshAxis axis) const { return mesh.size(axis); }
   int64_t num_stages() const { return size(MeshAxis::kPipeline) * chunks; }
-  // Of a micro-batch, over all ranks that have it.
+  // Returns how many tokens a micro-batch has, over all ranks that share it.
   double micro_batch_tokens() const { return static_cast<double>(batch * sequence); }
   double step_tokens() const {
     return micro_batch_tokens() * static_cast<double>(micro_batches * size(MeshAxis::kData));

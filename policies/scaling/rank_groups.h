@@ -11,7 +11,8 @@
 
 namespace gemini::policies {
 
-// Those of the first rank. The others' lie alike where groups fill nodes or divide them.
+// These are the groups of the first rank. Those of the others lie alike where groups fill nodes or
+// divide them.
 struct RankGroups {
   // The lines of its grid, by TensorAxis.
   std::array<GroupPlaces, kNumTensorAxes> lines;
@@ -19,7 +20,8 @@ struct RankGroups {
   // Ranks with the same parts of layers, among which ZeRO divides: those that learn from other
   // sequences, share them along their axis, or lie along the depth of 2.5d.
   GroupPlaces shards;
-  // Of a pipeline two neighbours at least are on different nodes. The slowest link decides.
+  // Whether two neighbours of a pipeline are on different nodes. The slowest link then counts for
+  // all of them.
   bool stages_cross_nodes = false;
   const GroupPlaces& line(TensorAxis axis) const { return lines[static_cast<size_t>(axis)]; }
 };

@@ -11,12 +11,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const RanksTitle kTitle = {"models/a (llama)", "h100", 100 << 20, 0.5};
+const RankScale kScale = {.memory_bytes = 100 << 20, .peak_fraction = 0.5};
 
 policies::FoundMesh FoundOf(double computing, double layers, double memory_bytes) {
   policies::FoundMesh found = {.run = {.mesh = *policies::Mesh::Make(4, {})}, .forecast = {}};
   found.forecast.memory.parameters = memory_bytes;
-  found.forecast.memory.lacking = std::max(memory_bytes - kTitle.memory_bytes, 0.0);
+  found.forecast.memory.lacking = std::max(memory_bytes - kScale.memory_bytes, 0.0);
   found.forecast.seconds.computing = computing;
   found.forecast.seconds.layers = layers;
   found.forecast.tokens_per_second = found.run.step_tokens() / found.forecast.seconds.total();
@@ -26,22 +26,22 @@ policies::FoundMesh FoundOf(double computing, double layers, double memory_bytes
 }
 
 TEST(RanksViewTest, AMeshIsToldWithItsMemoryItsStepAndWhatItSends) {
-  const std::string text = RanksText(kTitle, FoundOf(0.9, 0.1, 50 << 20));
+  const std::string text = RanksText(kScale, FoundOf(0.9, 0.1, 50 << 20));
   EXPECT_THAT(text, HasSubstr("pp 1 x dp 4 x sp 1 x tp 1"));
   EXPECT_THAT(text, HasSubstr("50 MiB, DEVICE has 100 MiB: parameters 50 MiB\n"));
   EXPECT_THAT(text, HasSubstr("1 s: computing 90.0%, ranks that share layers 10.0%\n"));
   EXPECT_THAT(text, HasSubstr("40.0% of the ranks' peak"));  // 0.8 of what is half of it.
   EXPECT_THAT(text, HasSubstr("sends 3 MiB a step, 1 MiB of it to other nodes"));
-  EXPECT_THAT(RanksText(kTitle, FoundOf(1, 0, 101 << 20)), HasSubstr("it lacks 1 MiB"));
+  EXPECT_THAT(RanksText(kScale, FoundOf(1, 0, 101 << 20)), HasSubstr("it lacks 1 MiB"));
   policies::FoundMesh moves = FoundOf(1, 0, 101 << 20);
   moves.forecast.memory.lacking = 0;
   moves.forecast.memory.host = 2 << 20;
-  EXPECT_THAT(RanksText(kTitle, moves),
+  EXPECT_THAT(RanksText(kScale, moves),
               HasSubstr("100 MiB: parameters 101 MiB, 2 MiB of the first three in HOST\n"));
 }
 
 TEST(RanksViewTest, TheSameForPrograms) {
-  const nlohmann::json json = RanksJson(kTitle, FoundOf(0.75, 0.25, 101 << 20));
+  const nlohmann::json json = RanksJson(kScale, FoundOf(0.75, 0.25, 101 << 20));
   EXPECT_FALSE(json["fits"].get<bool>());
   EXPECT_EQ(json["memory"]["needed_bytes"], 101 << 20);
   EXPECT_EQ(json["step_seconds"]["total"], 1);
@@ -55,20 +55,20 @@ TEST(RanksViewTest, WhatLosesIsToldWhy) {
   search.kinds = {{"1d", search.best[0]}, {"ring", FoundOf(1.2, 1, 1)}};
   search.num_divide = 7;
   search.num_too_large = 2;
-  const std::string text = SearchText(kTitle, search);
+  const std::string text = SearchText(kScale, search);
   EXPECT_THAT(text, HasSubstr("of 7 ways that divide, 2 do not fit"));
   EXPECT_THAT(text, HasSubstr("1. pp 1"));
   EXPECT_THAT(text, HasSubstr("100.0%  "));
   EXPECT_THAT(text, HasSubstr("loses most by ranks that share layers (45.5% of its step)"));
-  EXPECT_EQ(SearchJson(kTitle, search)["best_of_each_way"][1]["way"], "ring");
+  EXPECT_EQ(SearchJson(kScale, search)["best_of_each_way"][1]["way"], "ring");
 }
 
 TEST(RanksViewTest, WhereNoneFitsTheNearestIsTold) {
   policies::MeshSearch search;
-  EXPECT_THAT(SearchText(kTitle, search), HasSubstr("none divides"));
+  EXPECT_THAT(SearchText(kScale, search), HasSubstr("none divides"));
   search.nearest = {FoundOf(1, 0, 200 << 20)};
-  EXPECT_THAT(SearchText(kTitle, search), HasSubstr("lacks 100 MiB"));
-  EXPECT_THAT(SearchText(kTitle, search), Not(HasSubstr("The best of each way")));
+  EXPECT_THAT(SearchText(kScale, search), HasSubstr("lacks 100 MiB"));
+  EXPECT_THAT(SearchText(kScale, search), Not(HasSubstr("The best of each way")));
 }
 
 }  // namespace

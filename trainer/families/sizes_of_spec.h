@@ -10,7 +10,8 @@
 
 namespace gemini::trainer {
 
-// Of sequences of so many tokens: that says how many a token attends to.
+// Returns the sizes of a model that learns from sequences of so many tokens, which say how many a
+// token attends to.
 policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence);
 
 }  // namespace gemini::trainer
