@@ -15,10 +15,8 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "c10/util/Logging.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
@@ -30,12 +28,10 @@ namespace gemini::trainer {
 namespace {
 
 constexpr auto kBeat = std::chrono::milliseconds(500);
-// How long a rank that ends the job waits for the store to say whether it is the first.
+// How long a rank that ends the job waits for the store to say whether it is the first. A launcher
+// takes a second or two to end the others, more on a busy machine.
 constexpr auto kPatience = std::chrono::seconds(3);
 constexpr char kEnds[] = "ranks that end the job";
-constexpr size_t kMostText = 4096;
-constexpr int64_t kNoRank = -1;
-constexpr int64_t kCollective = -2;  // In place of a rank whose message is awaited.
 constexpr char kLimit[] = ": --collective-timeout is the limit";
 
 std::string KeyOf(int64_t rank) { return absl::StrCat("rank ", rank); }
@@ -113,7 +109,7 @@ absl::StatusOr<std::unique_ptr<RankWatchdog>> RankWatchdog::Start(Communicator& 
   GEMINI_ASSIGN_OR_RETURN(made->store_, OpenStore(ranks, options.one_machine));
   absl::Status told;
   try {
-    made->store_->set(KeyOf(ranks.rank()), Bytes("0"));
+    made->store_->set(KeyOf(ranks.rank()), Bytes(ToText(RankReport())));
   } catch (const std::exception& error) {
     told = absl::UnavailableError(absl::StrCat("the ranks' watchdog: ", error.what()));
   }
@@ -154,14 +150,14 @@ bool RankWatchdog::EndJob() {
   }
   // Where nobody can say who is the first, two messages are better than none.
   if (AskIfFirst() != Ends::kLater) return true;
-  LetTheFirstSpeak();
+  LetTheFirstSpeak(kPatience);
   return false;
 }
 
-void RankWatchdog::LetTheFirstSpeak() {
+void RankWatchdog::LetTheFirstSpeak(Clock::duration time) {
   // A rank that ends has the launcher end all, and the first rank's store is gone with it. So only
   // where nobody ends this one for some time it ends by itself.
-  const Clock::time_point deadline = Clock::now() + kPatience;
+  const Clock::time_point deadline = Clock::now() + time;
   while (!stopping_ && Clock::now() < deadline) mutex_.WaitUntil(changed_, deadline);
 }
 
@@ -209,12 +205,14 @@ void RankWatchdog::Exchange(int64_t beat) {
     changed_.notify_all();
   }
   const std::optional<AwaitedMessage> message = communicator_.awaited_message();
-  const int64_t awaited = message.has_value()                     ? message->rank
-                          : communicator_.under_way().has_value() ? kCollective
-                                                                  : kNoRank;
-  store_->set(KeyOf(communicator_.rank()),
-              Bytes(absl::StrCat(beat, " ", awaited, " ", communicator_.num_messages(), " ",
-                                 absl::StrJoin(communicator_.num_issued(), " "))));
+  const RankReport own = {.beat = beat,
+                          .awaited = message.has_value() ? message->rank
+                                     : communicator_.under_way().has_value()
+                                         ? RankReport::kCollective
+                                         : RankReport::kNone,
+                          .num_messages = communicator_.num_messages(),
+                          .num_issued = communicator_.num_issued()};
+  store_->set(KeyOf(communicator_.rank()), Bytes(ToText(own)));
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < communicator_.num_ranks(); ++rank) keys.push_back(KeyOf(rank));
   const std::vector<std::vector<uint8_t>> texts = store_->multiGet(keys);
@@ -222,30 +220,16 @@ void RankWatchdog::Exchange(int64_t beat) {
   MutexLock lock(mutex_);
   answered_ = Clock::now();
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    std::string text(texts[rank].begin(), texts[rank].end());
-    if (text.size() > kMostText) continue;
-    if (text == heard_[rank].text) continue;
-    std::vector<int64_t> numbers;
-    for (const absl::string_view word : absl::StrSplit(text, ' ')) {
-      int64_t number = 0;
-      if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
+    RankReport report = ParseRankReport(std::string(texts[rank].begin(), texts[rank].end()),
+                                        communicator_.num_ranks());
+    Heard& heard = heard_[rank];
+    if (report == heard.report) continue;
+    heard.since = answered_;
+    if (report.num_messages != heard.report.num_messages ||
+        report.num_issued != heard.report.num_issued) {
+      heard.went_on = answered_;
     }
-    // The beat, whom it waits for, its messages and its collectives. At first a rank tells less.
-    Heard heard;
-    heard.text = std::move(text);
-    heard.since = heard.went_on = answered_;
-    if (numbers.size() > 3) {
-      if (numbers[1] >= kCollective && numbers[1] < communicator_.num_ranks()) {
-        heard.awaited = numbers[1];
-      }
-      heard.num_messages = numbers[2];
-      heard.num_issued.assign(numbers.begin() + 3, numbers.end());
-    }
-    const Heard& before = heard_[rank];
-    if (heard.num_messages == before.num_messages && heard.num_issued == before.num_issued) {
-      heard.went_on = before.went_on;
-    }
-    heard_[rank] = std::move(heard);
+    heard.report = std::move(report);
   }
   changed_.notify_all();
 }
@@ -265,17 +249,24 @@ void RankWatchdog::Watch() {
       }
       if (stopping_ || ends_ != Ends::kNo) return;
       if (others_end_) {
-        LetTheFirstSpeak();
+        LetTheFirstSpeak(kPatience);
         break;
       }
       if (std::optional<std::string> found = Judge(now)) {
-        const Ends ends = AskIfFirst();
-        // Where the store does not answer the first rank is gone, and the second one says so. If
-        // the launcher has not ended this rank some time later, nobody did.
-        if (ends == Ends::kLater || (ends == Ends::kAsked && communicator_.rank() > 1)) {
-          LetTheFirstSpeak();
+        // A store that has been silent for that long is not asked any more.
+        if (now - answered_ > absl::ToChronoNanoseconds(options_.limit)) {
+          ends_ = Ends::kAsked;
+        } else {
+          AskIfFirst();
         }
-        if (ends != Ends::kLater) why = *std::move(found);
+        // Where the store does not answer the first rank is gone, and the second one says so. If
+        // the launcher has not ended this rank long after that, nobody did.
+        if (ends_ == Ends::kAsked && communicator_.rank() > 1) {
+          LetTheFirstSpeak(2 * kPatience);
+        } else if (ends_ == Ends::kLater) {
+          LetTheFirstSpeak(kPatience);
+        }
+        if (ends_ != Ends::kLater) why = *std::move(found);
         break;
       }
       mutex_.WaitUntil(changed_, Clock::now() + kBeat);
@@ -316,7 +307,7 @@ std::optional<std::string> RankWatchdog::Judge(Clock::time_point now) const {
 std::string RankWatchdog::Missing(const CollectiveUnderWay& waiting) const {
   std::vector<std::string> missing;
   for (const int64_t rank : waiting.ranks) {
-    const std::vector<int64_t>& issued = heard_[static_cast<size_t>(rank)].num_issued;
+    const std::vector<int64_t>& issued = heard_[static_cast<size_t>(rank)].report.num_issued;
     const auto group = static_cast<size_t>(waiting.group);
     const int64_t number = group < issued.size() ? issued[group] : 0;
     if (number < waiting.number) missing.push_back(absl::StrCat(rank, " (at ", number, ")"));
@@ -333,7 +324,7 @@ std::vector<int64_t> RankWatchdog::ChainOf(const AwaitedMessage& message) const 
   while (rank >= 0 && std::ranges::find(chain, rank) == chain.end()) {
     chain.push_back(rank);
     const Heard& heard = heard_[static_cast<size_t>(rank)];
-    rank = Clock::now() - heard.since > 4 * kBeat ? kNoRank : heard.awaited;
+    rank = Clock::now() - heard.since > 4 * kBeat ? RankReport::kNone : heard.report.awaited;
   }
   return chain;
 }
@@ -344,7 +335,7 @@ bool RankWatchdog::IsLate(const AwaitedMessage& message, Clock::time_point now) 
   const std::vector<int64_t> chain = ChainOf(message);
   // Who waits in a collective finds out by itself who is missing there.
   const Heard& last = heard_[static_cast<size_t>(chain.back())];
-  if (last.awaited == kCollective && now - last.since <= 4 * kBeat) return false;
+  if (last.report.awaited == RankReport::kCollective && now - last.since <= 4 * kBeat) return false;
   return std::ranges::all_of(
       chain, [&](int64_t rank) { return now - heard_[static_cast<size_t>(rank)].went_on > limit; });
 }
@@ -352,10 +343,11 @@ bool RankWatchdog::IsLate(const AwaitedMessage& message, Clock::time_point now) 
 std::string RankWatchdog::Missing(const AwaitedMessage& message) const {
   const std::vector<int64_t> chain = ChainOf(message);
   const Heard& last = heard_[static_cast<size_t>(chain.back())];
-  const bool is_circle = last.awaited >= 0 && Clock::now() - last.since <= 4 * kBeat;
-  return absl::StrCat("a ", CollectiveKindName(message.kind), " of \"", message.site,
-                      "\" waits for rank ", absl::StrJoin(chain, ", which waits for rank "),
-                      is_circle ? absl::StrCat(", which waits for rank ", last.awaited) : "");
+  const bool is_circle = last.report.awaited >= 0 && Clock::now() - last.since <= 4 * kBeat;
+  return absl::StrCat(
+      "a ", CollectiveKindName(message.kind), " of \"", message.site, "\" waits for rank ",
+      absl::StrJoin(chain, ", which waits for rank "),
+      is_circle ? absl::StrCat(", which waits for rank ", last.report.awaited) : "");
 }
 
 }  // namespace gemini::trainer

@@ -29,6 +29,7 @@
 #include "torch/csrc/distributed/c10d/Store.hpp"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/rank_agreement.h"
+#include "trainer/parallel/rank_report.h"
 
 namespace gemini::trainer {
 
@@ -61,12 +62,9 @@ class RankWatchdog {
   using Clock = std::chrono::steady_clock;
   // What was last heard of a rank.
   struct Heard {
-    std::string text;
-    int64_t awaited = -1;  // The rank whose message it waits for; -1: none, -2: for a collective.
-    int64_t num_messages = 0;
-    std::vector<int64_t> num_issued;  // By group.
-    Clock::time_point since;          // When the text changed,
-    Clock::time_point went_on;        // and when what it has begun did.
+    RankReport report;
+    Clock::time_point since;    // When the report changed,
+    Clock::time_point went_on;  // and when what it has begun did.
   };
   enum class Ends : uint8_t { kNo, kAsked, kFirst, kLater };
 
@@ -89,8 +87,8 @@ class RankWatchdog {
   // Returns whether this rank is the first to end the job; kAsked: the store does not say so within
   // a few seconds.
   Ends AskIfFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits to be ended by the launcher, for a few seconds.
-  void LetTheFirstSpeak() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits to be ended by the launcher, for that time.
+  void LetTheFirstSpeak(Clock::duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Communicator& communicator_;
   const WatchdogOptions options_;
