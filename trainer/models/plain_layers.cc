@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/plain_layers.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,40 +68,52 @@ class LayerNorm : public Layer {
   const double epsilon_;
 };
 
+// `weight` may be undefined. `on_cpu`: as VocabularyOptions has it.
+torch::Tensor RootMeanSquareNorm(const torch::Tensor& x, const torch::Tensor& weight,
+                                 double epsilon, bool on_cpu) {
+  // On a GPU it is one kernel, which keeps what that of a layer norm keeps. The meta device would
+  // make it of those that a CPU has, which keep copies in fp32.
+  if (x.is_meta() && !on_cpu) return at::layer_norm(x, {x.size(-1)}, weight, {}, epsilon);
+  // Torch takes an undefined tensor for a weight.
+  return at::rms_norm(x, {x.size(-1)}, weight.defined() ? std::optional(weight) : std::nullopt,
+                      epsilon);
+}
+
 class RmsNorm : public Layer {
  public:
-  RmsNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options)
-      : width_(width), epsilon_(norm.epsilon), adds_one_(norm.adds_one) {
+  RmsNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options, bool on_cpu)
+      : epsilon_(norm.epsilon), adds_one_(norm.adds_one), on_cpu_(on_cpu) {
     if (norm.affine) register_parameter(kWeight, torch::empty({width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
     const torch::Tensor weight = Own(kWeight);
-    if (!adds_one_) return at::rms_norm(x, {width_}, weight, epsilon_);
+    if (!adds_one_) return RootMeanSquareNorm(x, weight, epsilon_, on_cpu_);
     // In fp32 (or fp64), and rounded once: in 16 bits 1 + weight would lose the weight's last bits.
     const auto type = at::toOpMathType(x.scalar_type());
-    const torch::Tensor normed = at::rms_norm(x.to(type), {width_}, weight.to(type) + 1, epsilon_);
+    const torch::Tensor normed =
+        RootMeanSquareNorm(x.to(type), weight.to(type) + 1, epsilon_, on_cpu_);
     return normed.to(x.scalar_type());
   }
 
  private:
-  const int64_t width_;
   const double epsilon_;
   const bool adds_one_;  // It has a weight then.
+  const bool on_cpu_;
 };
 
 // In fp32, and rounded once; of fp64 in that.
 class PlainHeadNorm : public Layer {
  public:
   PlainHeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size,
-                const torch::TensorOptions& options)
-      : norm_(norm), head_size_(head_size) {
+                const torch::TensorOptions& options, bool on_cpu)
+      : norm_(norm), head_size_(head_size), on_cpu_(on_cpu) {
     register_parameter(kWeight, torch::empty({heads, head_size}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
     const auto type = at::toOpMathType(x.scalar_type());
     const torch::Tensor in = x.to(type);
     const torch::Tensor normed = norm_.kind == NormKind::kRms
-                                     ? at::rms_norm(in, {head_size_}, {}, norm_.epsilon)
+                                     ? RootMeanSquareNorm(in, {}, norm_.epsilon, on_cpu_)
                                      : at::layer_norm(in, {head_size_}, {}, {}, norm_.epsilon);
     return (normed * Own(kWeight).to(type)).to(x.scalar_type());
   }
@@ -108,6 +121,7 @@ class PlainHeadNorm : public Layer {
  private:
   const NormSpec norm_;
   const int64_t head_size_;
+  const bool on_cpu_;
 };
 
 class PlainAttention : public HeadAttention {
@@ -205,14 +219,16 @@ std::shared_ptr<Layer> PlainLayers::PositionEmbedding(int64_t rows, int64_t widt
 }
 
 std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {
-  if (norm.kind == NormKind::kRms) return std::make_shared<RmsNorm>(norm, width, options_);
+  if (norm.kind == NormKind::kRms) {
+    return std::make_shared<RmsNorm>(norm, width, options_, vocabulary_.on_cpu);
+  }
   return std::make_shared<LayerNorm>(norm, width, options_);
 }
 
 std::shared_ptr<Layer> PlainLayers::HeadNorm(const AttentionSpec& attention, int64_t heads) {
   if (!attention.norms_heads_apart) return Norm(*attention.head_norm, attention.head_size);
-  return std::make_shared<PlainHeadNorm>(*attention.head_norm, heads, attention.head_size,
-                                         options_);
+  return std::make_shared<PlainHeadNorm>(*attention.head_norm, heads, attention.head_size, options_,
+                                         vocabulary_.on_cpu);
 }
 
 std::shared_ptr<Layer> PlainLayers::Linear(const LinearShape& shape, Role /*role*/) {

@@ -109,28 +109,35 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, UnitCostTraceTest,
                          ::testing::Combine(::testing::Values(kConfigs[0]),
                                             ::testing::ValuesIn(kSharings)),
                          NameOf);
-// In grids the RMS norm is ours. Elsewhere it is Torch's, which keeps copies in fp32 on the CPU and
-// on the meta device, and none on a GPU.
+// In grids the RMS norm is ours. Ranks that have layers otherwise are foretold as on a CPU, where
+// Torch's keeps copies in fp32.
 INSTANTIATE_TEST_SUITE_P(Llama, UnitCostTraceTest,
                          ::testing::Combine(::testing::Values(kConfigs[1]),
                                             ::testing::Values(kSharings[3], kSharings[4],
                                                               kSharings[5])),
                          NameOf);
 
-// Ranks' dry runs have no rates.
-class UnitTimeTraceTest : public UnitCostTraceTest {};
+// One process on a GPU. Ranks' dry runs have no rates.
+class UnitOfOneTraceTest : public UnitCostTraceTest {};
 
-TEST_P(UnitTimeTraceTest, ABlockComputesAsLongAsItsDryRun) {
+TEST_P(UnitOfOneTraceTest, ABlockKeepsAndComputesWhatItsDryRunDoes) {
   ASSERT_OK_AND_ASSIGN(const NamedTrace six, TraceStep(SpecOf(6), kRound, kRate));
   ASSERT_OK_AND_ASSIGN(const NamedTrace four, TraceStep(SpecOf(4), kRound, kRate));
-  const double traced = (ComputingSecondsOf(six) - ComputingSecondsOf(four)) / 2;
   const policies::UnitCost cost = CostOf(*policies::Mesh::Make(1, {}), policies::TensorGrid());
+  const double kept = static_cast<double>(PeakOf(six) - PeakOf(four)) / 2;
+  EXPECT_NEAR(cost.kept_bytes / kept, 1, 0.15)
+      << "foretold " << cost.kept_bytes << ", traced " << kept;
+  const double traced = (ComputingSecondsOf(six) - ComputingSecondsOf(four)) / 2;
   const double foretold = cost.forward.computing_seconds + cost.backward.computing_seconds;
   EXPECT_NEAR(foretold / traced, 1, 0.15) << "foretold " << foretold << ", traced " << traced;
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpt2, UnitTimeTraceTest,
+INSTANTIATE_TEST_SUITE_P(Gpt2, UnitOfOneTraceTest,
                          ::testing::Combine(::testing::Values(kConfigs[0]),
+                                            ::testing::Values(kSharings[0])),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Llama, UnitOfOneTraceTest,
+                         ::testing::Combine(::testing::Values(kConfigs[1]),
                                             ::testing::Values(kSharings[0])),
                          NameOf);
 
