@@ -206,6 +206,7 @@ std::string DescribeMesh(const ParallelRun& run) {
                                   ", ", run.micro_batches, " x ", run.batch, " sequences");
   if (run.chunks > 1) absl::StrAppend(&text, ", ", run.chunks, " chunks");
   if (run.recompute) absl::StrAppend(&text, ", recomputed");
+  if (run.zero_stage == 3 && run.gathers_ahead) absl::StrAppend(&text, ", --gather-ahead 1");
   return text;
 }
 

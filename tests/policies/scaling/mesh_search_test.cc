@@ -11,6 +11,7 @@
 namespace gemini::policies {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -145,8 +146,14 @@ TEST(MeshSearchTest, AMeshIsDescribedByWhatItShares) {
   run.recompute = true;
   EXPECT_EQ(DescribeMesh(run),
             "pp 2 x dp 2 x sp 1 x tp 4, pipeline and 1d with parts of sequences, ZeRO 3, 1 x 1 "
-            "sequences, 2 chunks, recomputed");
+            "sequences, 2 chunks, recomputed, --gather-ahead 1");
   EXPECT_THAT(DescribeMesh(Like()), HasSubstr("data alone"));
+  // Stage 1 gathers nothing while it computes.
+  run.zero_stage = 1;
+  EXPECT_THAT(DescribeMesh(run), EndsWith(", recomputed"));
+  run.zero_stage = 3;
+  run.gathers_ahead = false;
+  EXPECT_THAT(DescribeMesh(run), EndsWith(", recomputed"));
 }
 
 }  // namespace
