@@ -102,23 +102,25 @@ class LanguageModelJob final : public Job {
     std::mt19937_64 random(seed);
     torch::manual_seed(seed);
     model_->train();
-    std::vector<torch::Tensor> batches;
+    std::vector<TokenBatch> batches;
     const int64_t length = branches ? 8 + static_cast<int64_t>(random() % 24) : 20;
     for (uint64_t left = 1 + (branches ? random() % 3 : 1); left > 0; --left) {
-      batches.push_back(torch::randint(0, 384, {2, length}, torch::kInt64));
+      const torch::Tensor tokens = torch::randint(0, 384, {2, length}, torch::kInt64);
+      batches.push_back({tokens, Labels::AllOf(tokens)});
     }
     model_->set_recompute(branches && random() % 2 == 0);
     if (branches && random() % 2 == 0) {
       const auto count = static_cast<int64_t>(batches.size());
       const auto vertical = RunVertically(
           *model_, batches, activations, [](int64_t, double) { return absl::OkStatus(); },
-          LossFactors::OfStep(1, count * Labels::AllOf(batches.front()).count, count));
+          LossFactors::OfStep(1, count * batches.front().labels.count, count));
       ASSERT_OK(vertical);
       for (const LossValues& loss : *vertical) losses.push_back(static_cast<float>(loss.total));
       return;
     }
-    for (const torch::Tensor& tokens : batches) {
-      const torch::Tensor loss = branches ? BranchingLoss(tokens, random) : model_->Loss(tokens);
+    for (const TokenBatch& batch : batches) {
+      const torch::Tensor loss =
+          branches ? BranchingLoss(batch.tokens, random) : model_->Loss(batch.tokens);
       loss.backward();
       losses.push_back(loss.item<float>());
     }

@@ -88,6 +88,18 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
         return output
 
+    def without_dropout(self, name, **changes):
+        """A copy of a model of three layers, and its configuration: draws of dropout are not Python's."""
+        model = self.directory / f"{name}_without_dropout"
+        shutil.copytree(MODELS / "three_layers" / name, model)
+        config = json.loads((model / "config.json").read_text())
+        for key in config:
+            if "drop" in key and "layerdrop" not in key:
+                config[key] = 0.0
+        config.update(changes)
+        (model / "config.json").write_text(json.dumps(config))
+        return model, config
+
     def named_bytes(self, refused):
         """How much DEVICE a run was refused for."""
         self.assertIn("raise --device-memory", refused.stderr)

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train against transformers and torch.optim.AdamW in Python on the same checkpoint and tokens:
 per-step loss, and the checkpoint that it leaves."""
-import json
 import math
-import shutil
 import unittest
 
 import numpy
@@ -105,18 +103,6 @@ class TransformersTest(train_program.TrainTest):
         self.assertNotIn("lm_head.weight", train_program.tensors(bare / "model.safetensors"))
         made = self.train("made", **self.keys(bare, steps=1, lr=0, schedule="constant", warmup_steps=0))
         return bare, made / "latest"
-
-    def without_dropout(self, name, **changes):
-        """A copy of a model: draws of dropout are not Python's."""
-        model = self.directory / "model"
-        shutil.copytree(MODELS / "three_layers" / name, model)
-        config = json.loads((model / "config.json").read_text())
-        for key in config:
-            if "drop" in key and "layerdrop" not in key:
-                config[key] = 0.0
-        config.update(changes)
-        (model / "config.json").write_text(json.dumps(config))
-        return model, config
 
     def compare(self, name, accumulate=1, precision="fp32", moments="fp32", is_bare=False, **changes):
         model, config = self.without_dropout(name, **changes)

@@ -221,7 +221,7 @@ absl::Status CheckRunConfig(const RunConfig& config) {
         "--no-save saves nothing, and --save-every does: give one of them");
   }
   if (config.eval_every > 0 && config.eval_data.empty()) {
-    return absl::InvalidArgumentError("--eval-every needs --eval-data FILE.npy");
+    return absl::InvalidArgumentError("--eval-every needs --eval-data FILE");
   }
   // The whole batch is one index into the data: position * sequence must not overflow.
   if (config.batch * config.accumulate > (int64_t{1} << 20)) {

@@ -91,7 +91,9 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   std::string output;
   int64_t steps = 0;
   int64_t batch = 8;
-  int64_t sequence = 0;  // 0: as many positions as the model has, at most 1,024.
+  // 0: as the data's rows, and of a text as many as the model has positions, at most 1,024.
+  int64_t sequence = 0;
+  bool has_documents = false;  // Rows of data hold several. It is no key: the files say it.
   int64_t accumulate = 1;
   std::string micro_batch_schedule = "horizontal";
   int64_t collective_timeout = 120;  // Seconds.

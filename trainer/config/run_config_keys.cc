@@ -59,7 +59,10 @@ KeyTable RunKeys(RunConfig& config) {
       PathKey(
           {"model", "DIR", "Hugging Face checkpoint to start from: config.json and safetensors"},
           config.model),
-      PathKey({"data", "FILE.npy", "Tokens to train on: one dimension, uint16 or uint32"},
+      PathKey({"data", "FILE",
+               "What to train on, as tools/prepare_data.py writes it: a text as .npy (tokens, one "
+               "dimension, uint16 or uint32), or chats as .safetensors, of which the answers are "
+               "learned"},
               config.data),
       PathKey({"output", "DIR", "Where checkpoints, run.toml and metrics go; made if need be",
                R::kNotStored},
@@ -68,11 +71,12 @@ KeyTable RunKeys(RunConfig& config) {
       CountKey({"batch", "N", "Sequences a micro-batch of one rank", R::kFree}, config.batch, 1,
                kMaxBatch),
       CountKey({"sequence", "N",
-                "Tokens a sequence; 0: as many as the model has positions, at most 1024"},
+                "Tokens a sequence; 0: as many as the rows of a .safetensors have, else as the "
+                "model has positions, at most 1024"},
                config.sequence, 0, kMaxBatch),
       CountKey({"accumulate", "N",
-                "Micro-batches a step of one rank, their gradients averaged; a resumed run keeps "
-                "batch x accumulate x ranks",
+                "Micro-batches a step of one rank, whose labels all weigh alike; a resumed run "
+                "keeps batch x accumulate x ranks",
                 R::kFree},
                config.accumulate, 1, kMaxBatch),
       ChoiceKey(
@@ -283,7 +287,9 @@ KeyTable RunKeys(RunConfig& config) {
       PathKey({"metrics", "FILE.jsonl",
                "One JSON object a step; OUTPUT/metrics.jsonl when not given", R::kFree},
               config.metrics),
-      PathKey({"eval-data", "FILE.npy", "Tokens to evaluate on: loss and perplexity", R::kFree},
+      PathKey({"eval-data", "FILE",
+               "What to evaluate on, as --data: loss and perplexity of what is to be learned",
+               R::kFree},
               config.eval_data),
       CountKey(
           {"eval-every", "N", "Steps between evaluations; 0: only behind the last step", R::kFree},

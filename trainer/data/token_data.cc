@@ -31,8 +31,9 @@ constexpr absl::string_view kMagic("\x93NUMPY", 6);
 constexpr int64_t kPieceTokens = 128 * 1024;
 
 absl::Status NotNpy(absl::string_view where, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, ": ", why, "; wanted: a one-dimensional .npy of uint16 or uint32"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      where, ": ", why,
+      "; wanted: a one-dimensional .npy of uint16 or uint32, or chats as .safetensors"));
 }
 
 // Reads as much of [offset, offset + size) as the file has.

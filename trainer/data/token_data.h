@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/system/unique_fd.h"
+#include "trainer/data/token_fingerprint.h"
 
 namespace gemini::trainer {
 
@@ -29,14 +30,6 @@ struct NpyHeader {
 // `head` is the file's beginning: the whole header, or kMaxNpyHeaderBytes of it.
 inline constexpr int64_t kMaxNpyHeaderBytes = 64 * 1024;
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view head, absl::string_view where);
-
-// Tells whether a file is the one that a run began with, without reading all of it.
-struct TokenFingerprint {
-  int64_t num_tokens = 0;
-  int64_t file_bytes = 0;
-  uint32_t ends_crc32c = 0;  // Of the file's first MiB and its last one.
-  bool operator==(const TokenFingerprint&) const = default;
-};
 
 class TokenData {
  public:

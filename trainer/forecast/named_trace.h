@@ -22,6 +22,10 @@ struct RoundShape {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   MomentFormat moments = MomentFormat::kFp32;
   bool states_on_nvme = false;  // The home of the optimizer's.
+  // Rows hold several documents, which attention keeps apart (trainer/models/row_documents.h). Their
+  // lengths make no difference, but where scores are capped or in windows: then one document fills
+  // all of a row but a token.
+  bool has_documents = false;
   // Into how many parameters tables of the vocabulary are cut (CutIntoBlocks).
   int64_t vocabulary_blocks = 1;
   // The CPU plays DEVICE: its attention keeps the scores where they are dropped out, its masks are

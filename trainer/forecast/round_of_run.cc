@@ -16,6 +16,7 @@ RoundShape RoundOf(const RunConfig& config) {
           .optimizer = config.optimizer_kind(),
           .moments = config.format().moments,
           .states_on_nvme = config.states_on_nvme(),
+          .has_documents = config.has_documents,
           .on_cpu = !config.gpu().has_value()};
 }
 

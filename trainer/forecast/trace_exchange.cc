@@ -35,6 +35,7 @@ Json ToJson(const TraceRequest& request) {
           {"optimizer", OptimizerKindName(round.optimizer)},
           {"moments", kMomentFormatNames[static_cast<size_t>(round.moments)]},
           {"states_on_nvme", round.states_on_nvme},
+          {"has_documents", round.has_documents},
           {"vocabulary_blocks", round.vocabulary_blocks},
           {"on_cpu", round.on_cpu},
           {"flops_per_second", rate.flops_per_second},
@@ -87,6 +88,7 @@ absl::StatusOr<TraceRequest> FromJson(Json json) {
   GEMINI_RETURN_IF_ERROR(TakeName(json, "optimizer", OptimizerKindOf, round.optimizer));
   GEMINI_RETURN_IF_ERROR(TakeName(json, "moments", MomentFormatOf, round.moments));
   Take(json, "states_on_nvme", round.states_on_nvme);
+  Take(json, "has_documents", round.has_documents);
   Take(json, "vocabulary_blocks", round.vocabulary_blocks);
   Take(json, "on_cpu", round.on_cpu);
   Take(json, "flops_per_second", request.rate.flops_per_second);

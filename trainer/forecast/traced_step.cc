@@ -355,6 +355,13 @@ absl::Status TooManyOperators() {
       absl::StrCat("a round of more than ", kMaxPositions, " operators"));
 }
 
+SharedDocuments DocumentsOf(const RoundShape& round) {
+  if (!round.has_documents || round.sequence == 1) return nullptr;
+  RowDocuments documents;
+  documents.lengths.assign(static_cast<size_t>(round.batch), {round.sequence - 1, 1});
+  return std::make_shared<RowDocuments>(std::move(documents));
+}
+
 // As trainer/run/training_loop.cc does.
 void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recorder) {
   recorder.set_backward(false);
@@ -388,6 +395,7 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
     GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<CausalLm> model,
                             make(WithDropoutOf(round, spec)));
     model->set_recompute(round.recompute);
+    model->set_documents(DocumentsOf(round));
     model->set_routing({.crowds_first = crowds_first});
     model->train(round.train);
     const at::AutoGradMode with_graph(round.train);

@@ -2,7 +2,9 @@
 #include "trainer/models/attention.h"
 
 #include <mutex>
+#include <numeric>
 #include <tuple>
+#include <vector>
 
 #include "ATen/Context.h"
 #include "ATen/OpMathType.h"
@@ -10,6 +12,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/stack.h"
+#include "ATen/ops/zeros_like.h"
 
 namespace gemini::trainer {
 namespace {
@@ -53,6 +56,35 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
                                           /*enable_gqa=*/key.size(1) != query.size(1));
 }
 
+// The same of each row's documents, apart. Splits and concatenations have gradients that touch each
+// element once, however many documents there are.
+torch::Tensor FusedAttentionOfDocuments(const torch::Tensor& query, const torch::Tensor& key,
+                                        const torch::Tensor& value,
+                                        const RowAttentionOptions& options) {
+  const std::vector<torch::Tensor> queries = query.unbind(), keys = key.unbind(),
+                                   values = value.unbind();
+  std::vector<torch::Tensor> rows;
+  for (size_t row = 0; row < queries.size(); ++row) {
+    std::vector<int64_t> sizes = options.documents->lengths[row];
+    const size_t num_documents = sizes.size();
+    const int64_t padding =
+        queries[row].size(1) - std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    if (padding > 0) sizes.push_back(padding);
+    const auto split = [&](const torch::Tensor& x) {
+      return x.unsqueeze(0).split_with_sizes(sizes, /*dim=*/2);
+    };
+    const std::vector<torch::Tensor> query_parts = split(queries[row]),
+                                     key_parts = split(keys[row]), value_parts = split(values[row]);
+    std::vector<torch::Tensor> attended;
+    for (size_t i = 0; i < num_documents; ++i) {
+      attended.push_back(FusedAttention(query_parts[i], key_parts[i], value_parts[i], options));
+    }
+    if (padding > 0) attended.push_back(at::zeros_like(query_parts.back()));
+    rows.push_back(at::cat(attended, /*dim=*/2));
+  }
+  return at::cat(rows);
+}
+
 }  // namespace
 
 torch::Tensor RotateHeads(const torch::Tensor& x, const HeadAngles& angles) {
@@ -72,10 +104,18 @@ torch::Tensor RotateHeads(const torch::Tensor& x, const HeadAngles& angles) {
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
                               const torch::Tensor& value, const HeadAngles& angles,
                               RowAttentionOptions options) {
-  if (options.window >= query.size(1)) options.window = 0;
+  const bool has_documents = options.documents != nullptr;
+  TORCH_CHECK(
+      !has_documents || static_cast<int64_t>(options.documents->lengths.size()) == query.size(0),
+      "documents of other rows than those of ", query.sizes());
+  const int64_t longest = has_documents ? options.documents->longest() : query.size(1);
+  if (options.window >= longest) options.window = 0;
+  // In documents the GPU's kernel would draw the same mask for each.
   const bool fused = options.window == 0 && options.soft_cap == 0 &&
-                     (query.is_cuda() || options.dropout.probability == 0);
-  const torch::Tensor attended = (fused ? FusedAttention : RowAttention)(
+                     (options.dropout.probability == 0 || (query.is_cuda() && !has_documents));
+  const torch::Tensor attended = (!fused          ? RowAttention
+                                  : has_documents ? FusedAttentionOfDocuments
+                                                  : FusedAttention)(
       RotateHeads(query.transpose(1, 2), angles), RotateHeads(key.transpose(1, 2), angles),
       value.transpose(1, 2), options);
   return attended.transpose(1, 2).flatten(-2);

@@ -41,18 +41,41 @@ AttentionPieces::AttentionPieces(const Tensor& query, const Tensor& key,
 
 void AttentionPieces::ForEach(absl::Span<const TokenSlice> rows, absl::Span<const TokenSlice> keys,
                               absl::FunctionRef<void(const AttentionPiece&)> visit) const {
+  for (int64_t batch = 0; batch < batch_; ++batch) ForEachOf(batch, rows, keys, visit);
+}
+
+void AttentionPieces::ForEachInDocuments(
+    absl::FunctionRef<void(const AttentionPiece&)> visit) const {
   for (int64_t batch = 0; batch < batch_; ++batch) {
-    for (const TokenSlice& slice : rows) {
-      for (int64_t at = 0; at < slice.count; at += kRows) {
-        const TokenSlice some = {slice.place + at, slice.position + at,
-                                 std::min(kRows, slice.count - at)};
-        for (const TokenSlice& all : keys) {
-          const int64_t seen_from = options_.window == 0 ? 0 : some.position - options_.window + 1;
-          const int64_t begin = std::max(all.position, seen_from);
-          const int64_t end = std::min(all.position + all.count, some.position + some.count);
-          if (begin >= end) continue;
-          visit({batch, some, {all.place + begin - all.position, begin, end - begin}});
-        }
+    int64_t begin = 0;
+    const auto visit_document = [&](int64_t length) {
+      const TokenSlice document = {.place = begin, .position = begin, .count = length};
+      ForEachOf(batch, {document}, {document}, visit);
+      begin += length;
+    };
+    if (options_.documents == nullptr) {
+      visit_document(sequence_);
+      continue;
+    }
+    for (const int64_t length : options_.documents->lengths[static_cast<size_t>(batch)]) {
+      visit_document(length);
+    }
+  }
+}
+
+void AttentionPieces::ForEachOf(int64_t batch, absl::Span<const TokenSlice> rows,
+                                absl::Span<const TokenSlice> keys,
+                                absl::FunctionRef<void(const AttentionPiece&)> visit) const {
+  for (const TokenSlice& slice : rows) {
+    for (int64_t at = 0; at < slice.count; at += kRows) {
+      const TokenSlice some = {slice.place + at, slice.position + at,
+                               std::min(kRows, slice.count - at)};
+      for (const TokenSlice& all : keys) {
+        const int64_t seen_from = options_.window == 0 ? 0 : some.position - options_.window + 1;
+        const int64_t begin = std::max(all.position, seen_from);
+        const int64_t end = std::min(all.position + all.count, some.position + some.count);
+        if (begin >= end) continue;
+        visit({batch, some, {all.place + begin - all.position, begin, end - begin}});
       }
     }
   }

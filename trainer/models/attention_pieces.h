@@ -59,6 +59,8 @@ class AttentionPieces {
   // its rows sees, but for keys between others.
   void ForEach(absl::Span<const TokenSlice> rows, absl::Span<const TokenSlice> keys,
                absl::FunctionRef<void(const AttentionPiece&)> visit) const;
+  // Visits those of each document, of whole sequences.
+  void ForEachInDocuments(absl::FunctionRef<void(const AttentionPiece&)> visit) const;
 
   // Returns a piece's rows of x [batch, heads, tokens, ...], as [KV heads, heads of each, rows,
   // ...].
@@ -78,6 +80,9 @@ class AttentionPieces {
                              const AttentionPiece& piece) const;
 
  private:
+  void ForEachOf(int64_t batch, absl::Span<const TokenSlice> rows,
+                 absl::Span<const TokenSlice> keys,
+                 absl::FunctionRef<void(const AttentionPiece&)> visit) const;
   // Returns a piece's rows as a matrix of each KV head, the rows of its heads behind each other.
   torch::Tensor MatricesOf(const torch::Tensor& x, const AttentionPiece& piece) const;
   // Returns weights as matrices of the type of `like`.

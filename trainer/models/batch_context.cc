@@ -93,12 +93,13 @@ torch::Tensor FrequenciesOf(const RotarySpec& rotary, int64_t size, int64_t sequ
   return frequencies;
 }
 
+// `longest`: tokens of the longest document.
 HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t sequence,
-                      const torch::TensorOptions& options) {
+                      int64_t longest, const torch::TensorOptions& options) {
   // Angles in fp32, whatever the hidden state is in: 16 bits cannot tell late positions apart.
   const torch::Tensor positions =
       at::arange(sequence, torch::dtype(torch::kFloat32).device(options.device()));
-  const torch::Tensor frequencies = FrequenciesOf(rotary, rotary.SizeOf(head_size), sequence);
+  const torch::Tensor frequencies = FrequenciesOf(rotary, rotary.SizeOf(head_size), longest);
   const torch::Tensor turns = at::outer(positions, frequencies.to(options.device()));
   const torch::Tensor angles = rotary.interleaved ? turns.repeat_interleave(2, /*dim=*/-1)
                                                   : at::cat({turns, turns}, /*dim=*/-1);
@@ -107,12 +108,26 @@ HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t seque
           angles.sin().mul_(rotary.amplitude).to(type), rotary.interleaved, rotary.in_fp32};
 }
 
+// Returns the angles [sequence, ...] of `positions` [rows, sequence], as [rows, 1, sequence, ...].
+torch::Tensor AnglesAt(const torch::Tensor& angles, const torch::Tensor& positions) {
+  return angles.index_select(0, positions.flatten())
+      .view({positions.size(0), 1, positions.size(1), -1});
+}
+
 }  // namespace
 
 BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
-                              int64_t sequence, const torch::TensorOptions& options) {
+                              int64_t sequence, const torch::TensorOptions& options,
+                              SharedDocuments documents) {
   BatchContext context;
   context.sequence = sequence;
+  context.documents = std::move(documents);
+  int64_t longest = sequence;
+  torch::Tensor positions;
+  if (context.documents != nullptr) {
+    longest = context.documents->longest();
+    positions = context.documents->Positions(sequence).to(options.device());
+  }
   for (const BlockKind& kind : kinds) {
     // Kinds that are rotated alike share the angles.
     const auto same = std::ranges::find(kinds, kind.rotary, &BlockKind::rotary);
@@ -120,7 +135,12 @@ BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_si
     if (first < context.angles.size()) {
       context.angles.push_back(context.angles[first]);
     } else if (kind.rotary.has_value()) {
-      context.angles.push_back(MakeAngles(*kind.rotary, head_size, sequence, options));
+      HeadAngles angles = MakeAngles(*kind.rotary, head_size, sequence, longest, options);
+      if (positions.defined()) {
+        angles.cosine = AnglesAt(angles.cosine, positions);
+        angles.sine = AnglesAt(angles.sine, positions);
+      }
+      context.angles.push_back(std::move(angles));
     } else {
       context.angles.emplace_back();
     }

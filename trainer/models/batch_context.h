@@ -10,11 +10,13 @@
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/models/dropout_mask.h"
+#include "trainer/models/row_documents.h"
 
 namespace gemini::trainer {
 
 // The cosine and sine of the angles by which heads are rotated: [sequence, elements of a head that
-// are rotated], in the hidden state's dtype and on its device. Undefined where heads are not.
+// are rotated], or of rows with documents [batch, 1, sequence, ...], in the hidden state's dtype and
+// on its device. Undefined where heads are not.
 struct HeadAngles {
   torch::Tensor cosine = {};
   torch::Tensor sine = {};
@@ -39,10 +41,12 @@ struct BatchContext {
   ExpertRouting experts = {};
   std::optional<DropoutDraw> dropout = {};  // Absent in evaluation, where nothing is dropped.
   int64_t sequence = 0;                     // Tokens of a row; a part of them may be here.
+  SharedDocuments documents = {};           // Of the rows that are here.
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.
 BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
-                              int64_t sequence, const torch::TensorOptions& options);
+                              int64_t sequence, const torch::TensorOptions& options,
+                              SharedDocuments documents = {});
 
 }  // namespace gemini::trainer

@@ -16,17 +16,36 @@
 
 namespace gemini::trainer {
 
-void LossValues::Add(const LossValues& other, int64_t times, int64_t parts) {
-  const auto part = [&](double value) {
-    return value * static_cast<double>(times) / static_cast<double>(parts);
-  };
-  total += part(other.total);
-  cross_entropy += part(other.cross_entropy);
-  if (other.router.has_value()) router = router.value_or(0) + part(*other.router);
+void LossSum::Add(const LossValues& batch, int64_t rows) {
+  LossSum sum;
+  sum.labels_ = batch.labels;
+  sum.rows_ = rows;
+  const auto num_rows = static_cast<double>(rows);
+  sum.cross_entropies_ = batch.cross_entropy * static_cast<double>(batch.labels);
+  sum.beside_ = (batch.total - batch.cross_entropy) * num_rows;
+  if (batch.router.has_value()) sum.routers_ = *batch.router * num_rows;
+  Add(sum);
+}
+
+void LossSum::Add(const LossSum& other) {
+  cross_entropies_ += other.cross_entropies_;
+  labels_ += other.labels_;
+  beside_ += other.beside_;
+  if (other.routers_.has_value()) routers_ = routers_.value_or(0) + *other.routers_;
+  rows_ += other.rows_;
+}
+
+LossValues LossSum::Mean() const {
+  const auto num_rows = static_cast<double>(rows_);
+  LossValues mean = {.labels = labels_};
+  mean.cross_entropy = cross_entropies_ / static_cast<double>(labels_);
+  mean.total = mean.cross_entropy + beside_ / num_rows;
+  if (routers_.has_value()) mean.router = *routers_ / num_rows;
+  return mean;
 }
 
 LossValues BatchLoss::Values() const {
-  LossValues values;
+  LossValues values = {.labels = count};
   values.total = values.cross_entropy = sum.item<double>() / static_cast<double>(count);
   if (!router.defined()) return values;
   values.router = router.item<double>();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,7 @@
 #include "trainer/families/vocabulary_cut.h"
 #include "trainer/layer_set.h"
 #include "trainer/models/recompute.h"
+#include "trainer/models/row_documents.h"
 
 namespace gemini::trainer {
 
@@ -29,9 +31,28 @@ struct LossValues {
   double total = 0;  // What is learned from.
   double cross_entropy = 0;
   std::optional<double> router = {};  // The routers' loss, where the total includes it.
+  int64_t labels = 0;                 // The cross entropy is their mean.
+};
 
-  // Adds another one, multiplied by `times` and divided by `parts`.
-  void Add(const LossValues& other, int64_t times, int64_t parts);
+// Adds up the losses of batches, whose numbers of labels may differ, to that of all of them. The
+// mean of their means would be another one. Its bytes may be sent to another rank.
+class LossSum {
+ public:
+  // Adds a batch of `rows` rows.
+  void Add(const LossValues& batch, int64_t rows);
+  void Add(const LossSum& other);
+
+  // Returns the mean cross entropy of all labels, and the routers' losses as the mean of all rows.
+  // NaN without a label.
+  LossValues Mean() const;
+
+ private:
+  double cross_entropies_ = 0;  // Of all labels.
+  int64_t labels_ = 0;
+  // These are sums over all rows.
+  double beside_ = 0;  // What the totals have beside the cross entropies.
+  std::optional<double> routers_ = {};
+  int64_t rows_ = 0;
 };
 
 // What a batch is to predict. As with transformers, a label stands where its token does, and is
@@ -52,6 +73,13 @@ struct Labels {
     labels.ids.narrow(0, rows, tokens.size(0) - rows).fill_(-1);
     return labels;
   }
+};
+
+// A batch as a model takes it.
+struct TokenBatch {
+  torch::Tensor tokens;  // int64 [batch, sequence].
+  Labels labels;
+  SharedDocuments documents = {};  // Of its rows.
 };
 
 // What backward multiplies the parts of a batch's loss by.
@@ -122,6 +150,11 @@ class CausalLm : public torch::nn::Module {
   // Returns the loss of transformers, without logits for all tokens. `factors`: what backward will
   // be given.
   BatchLoss Losses(const torch::Tensor& tokens, const Labels& labels, const LossFactors& factors);
+  // The same of a batch with its documents, which are set.
+  BatchLoss Losses(const TokenBatch& batch, const LossFactors& factors) {
+    set_documents(batch.documents);
+    return Losses(batch.tokens, batch.labels, factors);
+  }
   // The same, with labels equal to the inputs.
   BatchLoss Losses(const torch::Tensor& tokens, const LossFactors& factors) {
     return Losses(tokens, Labels::AllOf(tokens), factors);
@@ -147,6 +180,9 @@ class CausalLm : public torch::nn::Module {
   // Sets how forwards run experts. Planned at first.
   void set_routing(const ExpertRouting& routing) { routing_ = routing; }
   const ExpertRouting& routing() const { return routing_; }
+  // Sets which documents the rows of the next forwards have. Null at first: each row is one.
+  void set_documents(SharedDocuments documents) { documents_ = std::move(documents); }
+  const SharedDocuments& documents() const { return documents_; }
 
  protected:
   std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
@@ -158,6 +194,7 @@ class CausalLm : public torch::nn::Module {
   bool recompute_ = false;
   DropoutDraw dropout_draw_;
   ExpertRouting routing_;
+  SharedDocuments documents_;
 };
 
 // Makes the model of the spec, in training mode. `options` are those of the parameters: a floating

@@ -5,6 +5,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/zeros.h"
+#include "ATen/ops/zeros_like.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "trainer/models/attention_pieces.h"
 #include "trainer/models/saved_state.h"
@@ -27,13 +28,13 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
                           const Variable& value, const RowAttentionOptions& options) {
     const int64_t sequence = query.size(2);
-    const TokenSlice all = {.count = sequence};
     const AttentionPieces pieces(query, key, options, sequence);
-    Tensor out = at::empty_like(query);
+    // No piece has padding.
+    Tensor out = options.documents == nullptr ? at::empty_like(query) : at::zeros_like(query);
     // For each row, the logarithm of the sum of its scores' exponentials.
     const Tensor log_sums = at::empty({query.size(0), query.size(1), sequence, 1},
                                       query.options().dtype(TypeOfSums(query)));
-    pieces.ForEach({all}, {all}, [&](const AttentionPiece& piece) {
+    pieces.ForEachInDocuments([&](const AttentionPiece& piece) {
       Tensor weights = pieces.Scores(query, key, piece);
       const Tensor largest = weights.amax(/*dim=*/-1, /*keepdim=*/true);
       weights.sub_(largest).exp_();
@@ -51,16 +52,15 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     TORCH_CHECK(!at::GradMode::is_enabled(), "RowAttention has no second derivative");
     const variable_list saved = context->get_saved_variables();
     const AttentionTensors of = {saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const int64_t sequence = of.query.size(2);
-    const TokenSlice all = {.count = sequence};
-    const AttentionPieces pieces(of.query, of.key, SavedState<SavedOptions>(context)->options,
-                                 sequence);
-    Tensor query_grad = at::empty_like(of.query);
+    const RowAttentionOptions& options = SavedState<SavedOptions>(context)->options;
+    const AttentionPieces pieces(of.query, of.key, options, of.query.size(2));
+    Tensor query_grad =
+        options.documents == nullptr ? at::empty_like(of.query) : at::zeros_like(of.query);
     // Sums over the pieces.
     const auto sum_type = of.key.options().dtype(TypeOfSums(of.key));
     const Tensor key_grad = at::zeros(of.key.sizes(), sum_type);
     const Tensor value_grad = at::zeros(of.value.sizes(), sum_type);
-    pieces.ForEach({all}, {all}, [&](const AttentionPiece& piece) {
+    pieces.ForEachInDocuments([&](const AttentionPiece& piece) {
       const PieceGradients gradients = pieces.GradientsOf(of, output_grads[0], piece);
       AttentionPieces::KeysOf(value_grad, piece).add_(gradients.value);
       pieces.RowsOf(query_grad, piece).copy_(gradients.query);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention that no fused kernel of Torch computes: with capped scores, in a window, or on a
-// CPU with dropout. It goes by pieces of 128 rows of one sequence, of which each sees the keys of
+// CPU with dropout. It goes by pieces of 128 rows of one document, of which each sees the keys of
 // its window alone, and keeps the logarithm of each row's sum of exponentials in place of scores:
 // backward computes those again.
 // Bits: pieces do not depend on the batch or on what memory there is.
@@ -12,6 +12,7 @@
 
 #include "torch/types.h"
 #include "trainer/models/dropout_mask.h"
+#include "trainer/models/row_documents.h"
 
 namespace gemini::trainer {
 
@@ -26,6 +27,7 @@ struct RowAttentionOptions {
   int64_t first_head = 0;
   int64_t all_heads = 0;
   int64_t first_sequence = 0;
+  SharedDocuments documents = {};  // Of the rows given: a row of the query is a token of these.
 };
 
 // Returns the attention of query [batch, heads, sequence, head size] and key and value [batch, KV

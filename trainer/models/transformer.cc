@@ -191,7 +191,8 @@ class TransformerBlock : public Block {
          .window = spec_.kinds[kind_].window,
          .soft_cap = attention.soft_cap,
          .dropout = MaskOf(context.dropout, SiteOf(index_, BlockSite::kAttentionWeights),
-                           attention.dropout)}));
+                           attention.dropout),
+         .documents = context.documents}));
     return DropFrom(attended, context, BlockSite::kAttentionOut);
   }
 
@@ -302,6 +303,9 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
 
 torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
   const int64_t first = spec_.positions->first_row;
+  if (documents() != nullptr) {
+    return documents()->Positions(tokens.size(1)).add_(first).to(tokens.device());
+  }
   // Made before it is filled: arange itself would not take memory on the meta device.
   torch::Tensor rows =
       at::empty({tokens.size(1)}, torch::dtype(torch::kInt64).device(tokens.device()));
@@ -326,8 +330,14 @@ torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
 }
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
-  BatchContext context = MakeBatchContext(spec_.kinds, spec_.attention.head_size,
-                                          hidden.size(1) * part_.tokens.count, hidden.options());
+  SharedDocuments own = documents();
+  if (own != nullptr && part_.sequences.count > 1) {
+    own = std::make_shared<RowDocuments>(
+        own->RowsFrom(part_.sequences.index * hidden.size(0), hidden.size(0)));
+  }
+  BatchContext context =
+      MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1) * part_.tokens.count,
+                       hidden.options(), std::move(own));
   context.experts = routing();
   context.dropout = dropout();
   return context;

@@ -26,7 +26,8 @@ class Transformer : public CausalLm {
   // Returns the hidden states that the head takes, for the output of the last block.
   torch::Tensor Finish(torch::Tensor hidden) const;
   // Returns the rows of the position table for tokens [batch, sequence], as int64. The table must
-  // exist. The shape is [batch, sequence] if spec.positions->for_each_sequence, or [1, sequence].
+  // exist. The shape is [batch, sequence] if there are documents or
+  // spec.positions->for_each_sequence, or [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;

@@ -46,7 +46,7 @@ void Backward(const Stream& output, const Stream& gradients) {
 }  // namespace
 
 absl::StatusOr<std::vector<LossValues>> RunVertically(
-    CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
+    CausalLm& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
     const LossFactors& factors) {
   const at::AutoGradMode with_graph(true);
@@ -60,16 +60,19 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   DropoutDraw draw = model.dropout_draw();
   model.BeginMicroBatches(static_cast<int64_t>(count));
   model.HoldStage(0);
-  for (const torch::Tensor& tokens : micro_batches) {
+  for (const TokenBatch& batch : micro_batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
-    const torch::Tensor embedded = model.Embed(tokens);
+    model.set_documents(batch.documents);
+    const torch::Tensor embedded = model.Embed(batch.tokens);
     // Frozen embeddings have no graph.
     embeddings.push_back(embedded.requires_grad() ? torch::autograd::impl::gradient_edge(embedded)
                                                   : torch::autograd::Edge());
     const torch::Tensor& hidden = streams.emplace_back(Stream{embedded.detach()}).hidden;
-    // But for dropout it depends on the length alone, so micro-batches of one length share it.
-    const bool shared = !contexts.empty() && hidden.size(1) == streams.front().hidden.size(1);
+    // But for dropout it depends on the documents and on the length alone, so micro-batches of one
+    // length share it.
+    const bool shared = !contexts.empty() && batch.documents == contexts.front().documents &&
+                        hidden.size(1) == streams.front().hidden.size(1);
     contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden));
     contexts.back().dropout = model.dropout();
   }
@@ -96,7 +99,7 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   for (size_t i = 0; i < count; ++i) {
     model.set_last_micro_batch(i + 1 == count);
     const Stream leaves = Leaves(std::exchange(streams[i], {}));
-    const BatchLoss loss = model.LossOf(leaves, Labels::AllOf(micro_batches[i]), factors);
+    const BatchLoss loss = model.LossOf(leaves, micro_batches[i].labels, factors);
     losses.push_back(loss.Values());
     GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back().total));
     loss.Backward(factors);

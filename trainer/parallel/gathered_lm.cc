@@ -211,6 +211,7 @@ torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
   if (not_embedded_ == 0) Begin(1, /*by_stages=*/false);
   --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());
+  whole_->set_documents(documents());
   GatheredUnit& unit = *units_.front();
   // A look-up does not need the table in backward, but a projection needs its matrix.
   const bool again = spec_.has_projections();
@@ -227,6 +228,7 @@ torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
 BatchContext GatheredLm::ContextOf(const torch::Tensor& hidden) const {
   whole_->set_dropout_draw(dropout_draw());
   whole_->set_routing(routing());
+  whole_->set_documents(documents());
   return whole_->ContextOf(hidden);
 }
 

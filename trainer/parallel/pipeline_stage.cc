@@ -169,8 +169,9 @@ void PipelineStage::DropSent(bool waits) {
   }
 }
 
-Stream PipelineStage::RunBlocks(int64_t stage, const Tensor& tokens, Stream input) {
-  if (stage == 0) input.hidden = model_.Embed(tokens);
+Stream PipelineStage::RunBlocks(int64_t stage, const TokenBatch& batch, Stream input) {
+  model_.set_documents(batch.documents);
+  if (stage == 0) input.hidden = model_.Embed(batch.tokens);
   const BatchContext context = model_.ContextOf(input.hidden);
   const ModelStages::Blocks& blocks = model_.place().stages.blocks(stage);
   return model_.ForwardBlocks(std::move(input), context, static_cast<size_t>(blocks.begin),
@@ -180,7 +181,7 @@ Stream PipelineStage::RunBlocks(int64_t stage, const Tensor& tokens, Stream inpu
 absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& step,
                                        std::vector<LossValues>& losses) {
   const int64_t stage = StageOf(task);
-  const Tensor& tokens = step.tokens[static_cast<size_t>(task.micro_batch)];
+  const TokenBatch& batch = step.batches[static_cast<size_t>(task.micro_batch)];
   Kept& kept =
       kept_[static_cast<size_t>(task.chunk)][static_cast<size_t>(task.micro_batch)].emplace();
   most_live_ = std::max(most_live_, ++num_live_);
@@ -190,7 +191,7 @@ absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& ste
     kept.input.hidden = Leaf(received.hidden);
     if (received.router_sums.defined()) kept.input.router_sums = Leaf(received.router_sums);
   }
-  Stream output = RunBlocks(stage, tokens, kept.input);
+  Stream output = RunBlocks(stage, batch, kept.input);
   if (!IsLast(stage)) {
     // The tensors themselves would keep their memory.
     for (const Tensor& tensor : TensorsOf(output)) {
@@ -199,7 +200,7 @@ absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& ste
     Send(task, output);
     return absl::OkStatus();
   }
-  kept.loss = model_.LossOf(std::move(output), Labels::AllOf(tokens), step.factors);
+  kept.loss = model_.LossOf(std::move(output), batch.labels, step.factors);
   losses.push_back(kept.loss->Values());
   return step.check(task.micro_batch, losses.back().total);
 }
@@ -236,9 +237,9 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
   run_tasks_.clear();
   num_live_ = most_live_ = 0;
   model_.BeginMicroBatches(micro_batches_);
-  BeginReceive(tasks_.front(), step.tokens.front());
+  BeginReceive(tasks_.front(), step.batches.front().tokens);
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    if (i + 1 < tasks_.size()) BeginReceive(tasks_[i + 1], step.tokens.front());
+    if (i + 1 < tasks_.size()) BeginReceive(tasks_[i + 1], step.batches.front().tokens);
     if (tasks_[i].kind == Kind::kForward) {
       GEMINI_RETURN_IF_ERROR(RunForward(tasks_[i], step, losses));
     } else {
@@ -252,16 +253,16 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
   return losses;
 }
 
-LossValues PipelineStage::Evaluate(const Tensor& tokens, const Labels& labels) {
+LossValues PipelineStage::Evaluate(const TokenBatch& batch) {
   LossValues loss;
   model_.BeginMicroBatches(1);
   for (int64_t chunk = 0; chunk < model_.place().stages.num_chunks(); ++chunk) {
     const PipelineTask task = {.kind = Kind::kForward, .chunk = static_cast<int>(chunk)};
-    BeginReceive(task, tokens);
+    BeginReceive(task, batch.tokens);
     const int64_t stage = StageOf(task);
-    Stream output = RunBlocks(stage, tokens, stage > 0 ? TakeReceived() : Stream());
+    Stream output = RunBlocks(stage, batch, stage > 0 ? TakeReceived() : Stream());
     if (IsLast(stage)) {
-      loss = model_.LossOf(std::move(output), labels, LossFactors()).Values();
+      loss = model_.LossOf(std::move(output), batch.labels, LossFactors()).Values();
     } else {
       Send(task, output);
     }

@@ -214,7 +214,7 @@ class TrainingRun {
   std::optional<RunDirectory> directory_;  // Of the first rank.
   std::optional<Resumed> resumed_;
   std::optional<HfCheckpoint> source_;
-  std::optional<TokenData> data_, eval_data_;
+  std::optional<TrainingData> data_, eval_data_;
   RunConfig sized_;  // With this machine's numbers in place of "auto".
   HostMemory host_;  // This rank's part of what the machine has.
   TrainingDevice device_;
@@ -279,14 +279,13 @@ absl::Status TrainingRun::OpenInputs() {
   GEMINI_ASSIGN_OR_RETURN(source_,
                           HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed)));
   if (ranks_.is_first()) LogDifferences(*source_, /*fresh=*/!resumed_.has_value());
-  GEMINI_RETURN_IF_ERROR(ResolveSequence(spec(), config_));
-  GEMINI_ASSIGN_OR_RETURN(data_, OpenData(config_.data, config_.sequence, spec().vocab_size));
+  GEMINI_ASSIGN_OR_RETURN(data_, OpenData("--data", config_.data, spec(), config_));
   if (resumed_.has_value()) {
     GEMINI_RETURN_IF_ERROR(CheckDataIsTheSame(config_, *resumed_, *data_));
   }
   if (!config_.eval_data.empty()) {
     GEMINI_ASSIGN_OR_RETURN(eval_data_,
-                            OpenData(config_.eval_data, config_.sequence, spec().vocab_size));
+                            OpenData("--eval-data", config_.eval_data, spec(), config_));
   }
   sized_ = config_;
   if (!ranks_.is_alone()) DivideThreads(job_.where.num_local_ranks, sized_);

@@ -58,26 +58,49 @@ std::vector<Input> InputsOf(const RunConfig& config) {
   return inputs;
 }
 
-}  // namespace
-
-absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size) {
-  GEMINI_ASSIGN_OR_RETURN(TokenData data, TokenData::Open(path, sequence));
-  GEMINI_RETURN_IF_ERROR(data.CheckVocabulary(vocab_size));
-  return data;
-}
-
-absl::Status ResolveSequence(const ModelSpec& spec, RunConfig& config) {
-  if (config.sequence == 0) config.sequence = std::min(spec.max_sequence, kDefaultSequence);
-  if (config.sequence < 2) {
+// `what` names the sequence.
+absl::Status CheckSequence(absl::string_view what, int64_t sequence, const ModelSpec& spec) {
+  if (sequence < 2) {
     return absl::InvalidArgumentError(
-        "--sequence 1: a sequence of one token has nothing to predict");
+        absl::StrCat(what, ": a sequence of one token has nothing to predict"));
   }
-  if (config.sequence > spec.max_sequence) {
-    return absl::InvalidArgumentError(absl::StrCat("--sequence ", config.sequence,
-                                                   " is more than the ", spec.max_sequence,
-                                                   " positions of the model"));
+  if (sequence > spec.max_sequence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is more than the ", spec.max_sequence, " positions of the model"));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& path,
+                                      const ModelSpec& spec, RunConfig& config) {
+  const int64_t wanted =
+      config.sequence > 0 ? config.sequence : std::min(spec.max_sequence, kDefaultSequence);
+  GEMINI_RETURN_IF_ERROR(CheckSequence(absl::StrCat("--sequence ", wanted), wanted, spec));
+  GEMINI_ASSIGN_OR_RETURN(TrainingData data, TrainingData::Open(path, wanted));
+  const int64_t sequence = data.sequence_tokens();
+  if (config.sequence > 0 && sequence != config.sequence) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        key, " ", path, " has rows of ", sequence, " tokens, and the run has sequences of ",
+        config.sequence, ": give --sequence ", sequence, ", or prepare the data with --sequence ",
+        config.sequence));
+  }
+  GEMINI_RETURN_IF_ERROR(CheckSequence(
+      absl::StrCat(key, " ", path, ": a row of ", sequence, " tokens"), sequence, spec));
+  config.sequence = sequence;
+  // Steps and evaluations are foretold alike, by what needs more memory.
+  config.has_documents |= data.has_documents();
+  if (data.has_documents() && config.sequence_parallel == "ring") {
+    return absl::UnimplementedError(absl::StrCat(
+        key, " ", path, " has several documents in a row, which --sequence-parallel ring does not ",
+        "keep apart: take ulysses, or prepare the data with --pad"));
+  }
+  // A router's loss counts all tokens of a batch.
+  const bool takes_padding =
+      !spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value();
+  GEMINI_RETURN_IF_ERROR(data.CheckRows(spec.vocab_size, takes_padding));
+  return data;
 }
 
 absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
@@ -199,7 +222,7 @@ absl::StatusOr<std::string> DescribeWeights(const std::string& directory) {
 }
 
 absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
-                                const TokenData& data) {
+                                const TrainingData& data) {
   if (!resumed.state.data.has_value()) return absl::OkStatus();
   const TokenFingerprint& before = *resumed.state.data;
   GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint now, data.Fingerprint());

@@ -8,8 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "trainer/config/run_config.h"
-#include "trainer/data/token_data.h"
+#include "trainer/data/token_fingerprint.h"
+#include "trainer/data/training_data.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/run/run_directory.h"
@@ -17,11 +19,12 @@
 
 namespace gemini::trainer {
 
-// Opens a file whose tokens are all of the vocabulary.
-absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size);
-
-// Sets the sequence's length, if it is 0, and checks it against the model's positions.
-absl::Status ResolveSequence(const ModelSpec& spec, RunConfig& config);
+// Opens the data that `key` ("--data" or "--eval-data") names, and checks all of it against the
+// model. Sets config.sequence if it is 0: to the length of the file's rows, or, for a text, to what
+// the model has positions for, at most 1,024. Sets config.has_documents if the file's rows have.
+// UNIMPLEMENTED: of ExampleData::CheckRows, or documents on a ring.
+absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& path,
+                                      const ModelSpec& spec, RunConfig& config);
 
 // RESOURCE_EXHAUSTED: less is free than all checkpoints will take that lie there at once, less
 // those that are there already.
@@ -63,6 +66,6 @@ absl::StatusOr<std::string> DescribeWeights(const std::string& directory);
 
 // Other data would be taken in an order that is no part of either run.
 absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
-                                const TokenData& data);
+                                const TrainingData& data);
 
 }  // namespace gemini::trainer

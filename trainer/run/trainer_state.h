@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "trainer/data/token_data.h"
+#include "trainer/data/token_fingerprint.h"
 #include "trainer/run/loss_scale.h"
 
 namespace gemini::trainer {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,6 +21,7 @@
 #include "trainer/models/vertical_schedule.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/run/learning_rate.h"
+#include "trainer/run/read_batch.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/store/non_finite_parameter.h"
 
@@ -52,26 +54,25 @@ class Loop {
 
  private:
   absl::Status Step();
-  // Forward and backward of this rank's part of a step; returns its part of the loss.
-  absl::StatusOr<LossValues> ForwardBackward();
+  // Forward and backward of this rank's part of a step; returns the losses of its micro-batches.
+  absl::StatusOr<LossSum> ForwardBackward(const LossFactors& factors);
   // The same, vertically or in a pipeline.
-  absl::StatusOr<LossValues> ForwardBackwardTogether();
+  absl::StatusOr<LossSum> ForwardBackwardTogether(const LossFactors& factors);
   // Once more, and again, where operators found no memory and the store has more for them: the same
   // numbers come out.
-  absl::StatusOr<LossValues> WithRoom(absl::string_view what,
-                                      absl::FunctionRef<absl::StatusOr<LossValues>()> compute);
+  absl::StatusOr<LossSum> WithRoom(absl::string_view what,
+                                   absl::FunctionRef<absl::StatusOr<LossSum>()> compute);
   // Loss of one micro-batch after backward.
-  absl::StatusOr<LossValues> MicroBatch(int64_t micro_batch);
-  absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
+  absl::StatusOr<LossValues> RunMicroBatch(int64_t micro_batch, const LossFactors& factors);
+  absl::StatusOr<TokenBatch> MicroBatch(int64_t micro_batch) const;
   DropoutDraw DrawOf(int64_t micro_batch) const;
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
   // Returns an error, unless other ranks wait for what this one computes with them: then all of
   // them hear of it in AddUp.
   absl::Status TellLater(absl::Status status);
-  // Adds what the ranks have to `sum`, each multiplied by its weight, in their order. Exchanges
-  // errors and signals with it.
-  absl::Status AddUp(const LossValues& own, int64_t weight, LossValues& sum);
+  // Adds what the ranks have to `sum`, in their order. Exchanges errors and signals with it.
+  absl::Status AddUp(const LossSum& own, LossSum& sum);
   // The signal that ends the run: of this rank if it is alone, else what all know of.
   int signal() const { return parts_.ranks.is_alone() ? parts_.interrupt.signal() : signal_; }
   // Micro-batches of a step of all ranks, and the place of this rank's `micro_batch` among them.
@@ -79,14 +80,11 @@ class Loop {
   int64_t PlaceOf(int64_t micro_batch) const {
     return parts_.part.index * config_.accumulate + micro_batch;
   }
-  // Returns the factors of a step of all ranks, whose rows have one length and no ignored labels.
-  LossFactors FactorsOfStep() const {
-    const int64_t labels =
-        num_micro_batches() * config_.batch * (parts_.data.sequence_tokens() - 1);
-    return LossFactors::OfStep(loss_scale(), labels, num_micro_batches());
-  }
-  absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
-                                      const std::function<int64_t(int64_t)>& sequence_at) const;
+  // Returns the factors of the next step of all ranks, whose labels this one counts.
+  absl::StatusOr<LossFactors> FactorsOfStep() const;
+  // Reads a batch, as ReadBatch does.
+  absl::StatusOr<TokenBatch> Read(const TrainingData& data, absl::Span<const int64_t> rows,
+                                  int64_t num_labeled) const;
   // Evaluates, if that is due at this step and was not completed.
   absl::Status Evaluate();
   // Makes room on DEVICE for the experts of an evaluation.
@@ -143,20 +141,19 @@ absl::Status Loop::TellLater(absl::Status status) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::AddUp(const LossValues& own, int64_t weight, LossValues& sum) {
+absl::Status Loop::AddUp(const LossSum& own, LossSum& sum) {
   struct Part {
     RankVerdict verdict;
-    LossValues loss;
-    int64_t weight = 0;
+    LossSum loss;
     int64_t signal = 0;
   };
-  const Part part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())), own,
-                     parts_.part.speaks ? weight : 0, parts_.interrupt.signal()};
+  const Part part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())),
+                     parts_.part.speaks ? own : LossSum(), parts_.interrupt.signal()};
   GEMINI_ASSIGN_OR_RETURN(const std::vector<Part> parts, parts_.ranks.Gather(part, "losses"));
   std::vector<RankVerdict> verdicts;
   for (const Part& one : parts) {
     verdicts.push_back(one.verdict);
-    if (one.weight > 0) sum.Add(one.loss, one.weight, 1);
+    sum.Add(one.loss);
     if (signal_ == 0) signal_ = static_cast<int>(one.signal);
   }
   const absl::Status worst = WorstOf(verdicts);
@@ -191,23 +188,10 @@ absl::Status Loop::Explain(const std::exception& error, absl::string_view what) 
   return status;
 }
 
-absl::StatusOr<torch::Tensor> Loop::Batch(
-    const TokenData& data, int64_t num_sequences,
-    const std::function<int64_t(int64_t)>& sequence_at) const {
-  const int64_t length = data.sequence_tokens();
-  torch::Tensor tokens;
+absl::StatusOr<TokenBatch> Loop::Read(const TrainingData& data, absl::Span<const int64_t> rows,
+                                      int64_t num_labeled) const {
   try {
-    tokens = at::empty({num_sequences, length}, torch::TensorOptions().dtype(torch::kInt64));
-  } catch (const std::exception& error) {
-    return Explain(error, "the batch");
-  }
-  auto* values = tokens.data_ptr<int64_t>();
-  for (int64_t i = 0; i < num_sequences; ++i) {
-    GEMINI_RETURN_IF_ERROR(
-        data.Read(sequence_at(i), {values + i * length, static_cast<size_t>(length)}));
-  }
-  try {
-    return tokens.to(parts_.device);
+    return ReadBatch(data, rows, num_labeled, parts_.device);
   } catch (const std::exception& error) {
     return Explain(error, "the batch");
   }
@@ -235,30 +219,42 @@ absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
   return std::isfinite(loss) ? absl::OkStatus() : NonFiniteLoss(loss, micro_batch);
 }
 
-absl::StatusOr<torch::Tensor> Loop::TrainingTokens(int64_t micro_batch) const {
+absl::StatusOr<TokenBatch> Loop::MicroBatch(int64_t micro_batch) const {
   const int64_t first = state_.sequences_taken + PlaceOf(micro_batch) * config_.batch;
-  return Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); });
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < config_.batch; ++i) rows.push_back(order_.At(first + i));
+  return Read(parts_.data, rows, config_.batch);
+}
+
+absl::StatusOr<LossFactors> Loop::FactorsOfStep() const {
+  int64_t num_labels = 0;
+  for (int64_t i = 0; i < config_.batch * num_micro_batches(); ++i) {
+    GEMINI_ASSIGN_OR_RETURN(const int64_t of_row,
+                            parts_.data.CountLabels(order_.At(state_.sequences_taken + i)));
+    num_labels += of_row;
+  }
+  return LossFactors::OfStep(loss_scale(), num_labels, num_micro_batches());
 }
 
 DropoutDraw Loop::DrawOf(int64_t micro_batch) const {
   return {static_cast<uint64_t>(config_.seed), state_.step, PlaceOf(micro_batch)};
 }
 
-absl::StatusOr<LossValues> Loop::ForwardBackward() {
+absl::StatusOr<LossSum> Loop::ForwardBackward(const LossFactors& factors) {
   if (parts_.stage != nullptr || config_.micro_batch_schedule == "vertical") {
-    return ForwardBackwardTogether();
+    return ForwardBackwardTogether(factors);
   }
-  LossValues loss;
+  LossSum loss;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
-    GEMINI_ASSIGN_OR_RETURN(const LossValues one, MicroBatch(i));
-    loss.Add(one, 1, num_micro_batches());
+    GEMINI_ASSIGN_OR_RETURN(const LossValues one, RunMicroBatch(i, factors));
+    loss.Add(one, config_.batch);
   }
   return loss;
 }
 
-absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
-                                          absl::FunctionRef<absl::StatusOr<LossValues>()> compute) {
-  absl::StatusOr<LossValues> loss = compute();
+absl::StatusOr<LossSum> Loop::WithRoom(absl::string_view what,
+                                       absl::FunctionRef<absl::StatusOr<LossSum>()> compute) {
+  absl::StatusOr<LossSum> loss = compute();
   // Other ranks are in the middle of the same attempt.
   if (!parts_.ranks.is_alone()) return loss;
   while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
@@ -277,23 +273,22 @@ absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
   return loss;
 }
 
-absl::StatusOr<LossValues> Loop::ForwardBackwardTogether() {
-  std::vector<torch::Tensor> micro_batches;
+absl::StatusOr<LossSum> Loop::ForwardBackwardTogether(const LossFactors& factors) {
+  std::vector<TokenBatch> micro_batches;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
-    GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), TrainingTokens(i));
+    GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), MicroBatch(i));
   }
   const auto check = [this](int64_t i, double one) { return TellLater(CheckLoss(i, one)); };
   const auto draw_of = [this](int64_t i) { return DrawOf(i); };
-  LossValues loss;
+  LossSum loss;
   parts_.model.set_dropout_draw(DrawOf(0));
   try {
     GEMINI_ASSIGN_OR_RETURN(
         const std::vector<LossValues> losses,
         parts_.stage != nullptr
-            ? parts_.stage->Run({micro_batches, FactorsOfStep(), draw_of, check})
-            : RunVertically(parts_.model, micro_batches, parts_.activations, check,
-                            FactorsOfStep()));
-    for (const LossValues& one : losses) loss.Add(one, 1, num_micro_batches());
+            ? parts_.stage->Run({micro_batches, factors, draw_of, check})
+            : RunVertically(parts_.model, micro_batches, parts_.activations, check, factors));
+    for (const LossValues& one : losses) loss.Add(one, config_.batch);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
@@ -301,14 +296,13 @@ absl::StatusOr<LossValues> Loop::ForwardBackwardTogether() {
   return loss;
 }
 
-absl::StatusOr<LossValues> Loop::MicroBatch(int64_t micro_batch) {
-  GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
+absl::StatusOr<LossValues> Loop::RunMicroBatch(int64_t micro_batch, const LossFactors& factors) {
+  GEMINI_ASSIGN_OR_RETURN(const TokenBatch batch, MicroBatch(micro_batch));
   LossValues values;
   parts_.model.set_dropout_draw(DrawOf(micro_batch));
   parts_.model.set_last_micro_batch(micro_batch + 1 == config_.accumulate);
   try {
-    const LossFactors factors = FactorsOfStep();
-    const BatchLoss loss = parts_.model.Losses(tokens, factors);
+    const BatchLoss loss = parts_.model.Losses(batch, factors);
     values = loss.Values();
     GEMINI_RETURN_IF_ERROR(TellLater(CheckLoss(micro_batch, values.total)));
     loss.Backward(factors);
@@ -329,10 +323,12 @@ void Loop::Account(const client::TrainingStats& usage) {
 absl::Status Loop::Step() {
   const absl::Duration start = MonotonicNow();
   parts_.store.ResetPeaks();
-  GEMINI_ASSIGN_OR_RETURN(const LossValues own, WithRoom(absl::StrCat("step ", state_.step + 1),
-                                                         [this] { return ForwardBackward(); }));
-  LossValues values;
-  GEMINI_RETURN_IF_ERROR(AddUp(own, /*weight=*/1, values));
+  GEMINI_ASSIGN_OR_RETURN(const LossFactors factors, FactorsOfStep());
+  GEMINI_ASSIGN_OR_RETURN(const LossSum own, WithRoom(absl::StrCat("step ", state_.step + 1),
+                                                      [&] { return ForwardBackward(factors); }));
+  LossSum sum;
+  GEMINI_RETURN_IF_ERROR(AddUp(own, sum));
+  const LossValues values = sum.Mean();
   const double loss = values.total;
   const double rate = rate_.At(state_.step);
   const double scale = loss_scale();
@@ -415,11 +411,11 @@ absl::Status Loop::Evaluate() {
   if (parts_.eval_data == nullptr || !is_due || state_.evaluated_step == state_.step) {
     return absl::OkStatus();
   }
-  const TokenData& data = *parts_.eval_data;
+  const TrainingData& data = *parts_.eval_data;
   const std::optional<ExpertsSpec>& experts = parts_.source.config().spec.experts;
   bool routed = experts.has_value() && config_.routes_experts(experts->count, experts->chosen);
   std::unique_ptr<ExpertCache> cache;  // Null where experts are not fetched one by one.
-  LossValues sum, mean;
+  LossSum sum;
   parts_.model.eval();
   const absl::Cleanup end = [&] {
     parts_.model.EndEvaluation();
@@ -444,14 +440,14 @@ absl::Status Loop::Evaluate() {
       const int64_t count = std::min(config_.batch, data.num_sequences() - first);
       // What is short of parts is filled up with a sequence that is not to be predicted.
       const int64_t parts = parts_.part.batch_parts;
-      const int64_t rows = (count + parts - 1) / parts * parts;
-      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, Batch(data, rows, [&](int64_t i) {
-                                return first + std::min(i, count - 1);
-                              }));
-      const Labels labels = Labels::OfFirst(tokens, count);
+      std::vector<int64_t> rows(static_cast<size_t>((count + parts - 1) / parts * parts),
+                                first + count - 1);
+      std::iota(rows.begin(), rows.begin() + count, first);
+      GEMINI_ASSIGN_OR_RETURN(const TokenBatch batch, Read(data, rows, count));
       // The last batch may be a short one, which needs less memory.
-      const PhaseScope phase(parts_.store, absl::StrCat("eval", routed ? "-routed" : "",
-                                                        rows == config_.batch ? "" : "-last"));
+      const PhaseScope phase(parts_.store,
+                             absl::StrCat("eval", routed ? "-routed" : "",
+                                          batch.tokens.size(0) == config_.batch ? "" : "-last"));
       // In the phase: what comes before it is of a plan that knows no cache.
       if (routed && parts_.fetch_expert != nullptr && cache == nullptr) {
         absl::StatusOr<std::unique_ptr<ExpertCache>> made = MakeExpertCache();
@@ -463,17 +459,20 @@ absl::Status Loop::Evaluate() {
       }
       parts_.model.set_routing({.routed = routed, .cache = cache.get()});
       const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
-      const auto evaluate = [&]() -> absl::StatusOr<LossValues> {
+      const auto evaluate = [&]() -> absl::StatusOr<LossSum> {
+        LossSum loss;
         try {
-          if (parts_.stage != nullptr) return parts_.stage->Evaluate(tokens, labels);
-          return parts_.model.Losses(tokens, labels, LossFactors()).Values();
+          loss.Add(parts_.stage != nullptr ? parts_.stage->Evaluate(batch)
+                                           : parts_.model.Losses(batch, LossFactors()).Values(),
+                   count);
         } catch (const std::exception& error) {
           return Explain(error, "evaluation");
         }
+        return loss;
       };
-      GEMINI_ASSIGN_OR_RETURN(const LossValues loss, WithRoom("an evaluation's batch", evaluate));
+      GEMINI_ASSIGN_OR_RETURN(const LossSum loss, WithRoom("an evaluation's batch", evaluate));
       GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
-      GEMINI_RETURN_IF_ERROR(AddUp(loss, is_needed ? count : 0, sum));
+      GEMINI_RETURN_IF_ERROR(AddUp(is_needed ? loss : LossSum(), sum));
       parts_.progress.ShowPart(
           {"evaluating", std::min(round + sequences, data.num_sequences()), data.num_sequences()},
           MonotonicNow());
@@ -484,7 +483,7 @@ absl::Status Loop::Evaluate() {
     }
   }
   state_.evaluated_step = state_.step;
-  mean.Add(sum, 1, data.num_sequences());
+  const LossValues mean = sum.Mean();
   EvalMetrics metrics;
   metrics.step = state_.step;
   metrics.eval_loss = mean.total;

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
 #include "trainer/config/run_config.h"
-#include "trainer/data/token_data.h"
+#include "trainer/data/training_data.h"
 #include "trainer/models/activation_store.h"
 #include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
@@ -56,9 +56,9 @@ struct TrainingParts {
   // Fetches an expert that an evaluation routes. If it is null, experts are read where they lie.
   FetchWeights fetch_expert = nullptr;
   const std::vector<ParameterShape>& parameters;
-  const TokenData& data;
-  const TokenData* eval_data;  // Null: none.
-  const HfCheckpoint& source;  // Of config.json and the tokenizer.
+  const TrainingData& data;
+  const TrainingData* eval_data;  // Null: none.
+  const HfCheckpoint& source;     // Of config.json and the tokenizer.
   RunDirectory* directory;  // Of the first rank; null in the others, which do not begin it either.
   // Makes the output directory ready and opens the metrics: called once, when the first step has
   // succeeded. So a run that cannot do a step leaves no trace, and does not overwrite a former one.

@@ -20,6 +20,7 @@ TraceRequest SomeRequest() {
                     .optimizer = OptimizerKind::kLamb,
                     .moments = MomentFormat::k8Bit,
                     .states_on_nvme = true,
+                    .has_documents = true,
                     .on_cpu = true},
           .rate = {
               .flops_per_second = 1.0 / 3e-13, .memory_bytes_per_second = 7e11, .kernel_ns = 4001}};
@@ -50,6 +51,7 @@ TEST(TraceExchangeTest, ARequestComesThroughWithEveryKey) {
   EXPECT_EQ(got.round.recompute, sent.round.recompute);
   EXPECT_EQ(got.round.format(), sent.round.format());
   EXPECT_EQ(got.round.states_on_nvme, sent.round.states_on_nvme);
+  EXPECT_EQ(got.round.has_documents, sent.round.has_documents);
   EXPECT_EQ(got.round.on_cpu, sent.round.on_cpu);
   EXPECT_EQ(got.rate.flops_per_second, sent.rate.flops_per_second);
   EXPECT_EQ(got.rate.memory_bytes_per_second, sent.rate.memory_bytes_per_second);

@@ -84,9 +84,13 @@ struct Shape {
   bool recompute = false;
   int64_t micro_batches = 1;
   int64_t vocabulary_blocks = 1;
+  bool has_documents = false;
 };
-constexpr Shape kShapes[] = {
-    {"plain"}, {"recomputed", true}, {"accumulated", false, 2}, {"both", true, 2}};
+constexpr Shape kShapes[] = {{"plain"},
+                             {"recomputed", true},
+                             {"accumulated", false, 2},
+                             {"both", true, 2},
+                             {"in_documents", false, 1, 1, true}};
 constexpr Shape kWideShapes[] = {{"whole"}, {"cut", false, 1, 3}, {"cut_accumulated", true, 2, 2}};
 
 // Of what is foretold: what kernels allocate inside themselves is not counted.
@@ -107,6 +111,7 @@ class TracedStepTest
             .micro_batches = shape.micro_batches,
             .recompute = shape.recompute,
             .element = std::get<2>(GetParam()),
+            .has_documents = shape.has_documents,
             .vocabulary_blocks = shape.vocabulary_blocks,
             .on_cpu = true};
   }
@@ -117,6 +122,9 @@ class TracedStepTest
     auto model =
         *MakeCausalLm(spec, ScalarTypeOf(round.element), {.blocks = round.vocabulary_blocks});
     model->set_recompute(round.recompute);
+    if (round.has_documents) {
+      model->set_documents(std::make_shared<RowDocuments>(RowDocuments{{{159, 1}, {70, 50}}}));
+    }
     torch::manual_seed(5);
     {
       const torch::NoGradGuard no_grad;

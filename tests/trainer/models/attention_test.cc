@@ -2,6 +2,7 @@
 #include "trainer/models/attention.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -71,6 +72,59 @@ TEST(AttentionTest, HeadsAreSharedInOrderRotatedInPairsAndSeeWhatIsBefore) {
       }
     }
   }
+}
+
+TEST(AttentionTest, DocumentsOfARowAreRotatedAndAttendedToAsAlone) {
+  torch::manual_seed(1);
+  constexpr int64_t kTokens = 12;
+  const auto make = [](int64_t heads) {
+    return torch::randn({2, kTokens, heads, kHeadSize}).set_requires_grad(true);
+  };
+  const torch::Tensor query = make(kHeads), key = make(kKvHeads), value = make(kKvHeads);
+  const torch::Tensor weight = torch::randn({2, kTokens, kHeads * kHeadSize});
+  const auto documents = std::make_shared<RowDocuments>(RowDocuments{{{5, 7}, {4, 1, 3}}});
+  const std::vector<BlockKind> kinds = {{.rotary = RotarySpec{}}};
+  const auto gradients = [&](const torch::Tensor& out, const torch::Tensor& of) {
+    return torch::autograd::grad({(out * of).sum()}, {query, key, value});
+  };
+  for (const int64_t window : {0, 3}) {
+    const RowAttentionOptions alone = {.scale = 0.3, .window = window};
+    RowAttentionOptions options = alone;
+    options.documents = documents;
+    const torch::Tensor out = CausalAttention(
+        query, key, value,
+        MakeBatchContext(kinds, kHeadSize, kTokens, torch::kFloat32, documents).angles[0], options);
+    std::vector<torch::Tensor> expected(3);
+    for (int64_t row = 0; row < 2; ++row) {
+      int64_t begin = 0;
+      for (const int64_t length : documents->lengths[static_cast<size_t>(row)]) {
+        const auto part = [&](const torch::Tensor& x) {
+          return x.slice(0, row, row + 1).slice(1, begin, begin + length);
+        };
+        const torch::Tensor document = CausalAttention(
+            part(query), part(key), part(value),
+            MakeBatchContext(kinds, kHeadSize, length, torch::kFloat32).angles[0], alone);
+        EXPECT_TRUE(torch::allclose(part(out), document, 1e-5, 1e-6)) << row << " " << begin;
+        const auto some = gradients(document, part(weight));
+        for (size_t i = 0; i < some.size(); ++i) {
+          expected[i] = expected[i].defined() ? expected[i] + some[i] : some[i];
+        }
+        begin += length;
+      }
+    }
+    EXPECT_EQ(out[1].slice(0, 8).abs().max().item<double>(), 0) << "padding";
+    const auto found = gradients(out, weight);
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-5, 1e-6)) << i;
+    }
+  }
+}
+
+TEST(AttentionTest, DocumentsOfOtherRowsAreRefused) {
+  const torch::Tensor x = torch::randn({2, 4, 1, 2});
+  RowAttentionOptions options;
+  options.documents = std::make_shared<RowDocuments>(RowDocuments{{{4}}});
+  EXPECT_THROW(CausalAttention(x, x, x, {}, options), c10::Error);
 }
 
 }  // namespace

@@ -217,6 +217,60 @@ TEST(DropoutTest, EachSiteDropsAtItsRate) {
   }
 }
 
+// The sum of the losses of some tokens, and its gradients.
+std::vector<torch::Tensor> SumAndGradients(CausalLm& model, const torch::Tensor& tokens,
+                                           const Labels& labels) {
+  model.zero_grad();
+  const BatchLoss loss = model.Losses(tokens, labels, LossFactors());
+  loss.Backward(LossFactors());
+  std::vector<torch::Tensor> all = {loss.sum.detach()};
+  for (const torch::Tensor& parameter : model.parameters()) {
+    all.push_back(parameter.grad().defined() ? parameter.grad().clone()
+                                             : torch::zeros_like(parameter));
+  }
+  return all;
+}
+
+TEST_P(CausalLmTest, RowsComputeWhatTheirDocumentsAloneDo) {
+  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+  model->eval();
+  const torch::Tensor tokens = Tokens();  // [2, 16]: the second row has padding.
+  const RowDocuments documents = {{{5, 1, 10}, {7, 3}}};
+  Labels labels = {torch::full_like(tokens, -1)};
+  std::vector<torch::Tensor> apart;
+  for (int64_t row = 0; row < 2; ++row) {
+    int64_t begin = 0;
+    for (const int64_t length : documents.lengths[static_cast<size_t>(row)]) {
+      const torch::Tensor document = tokens.slice(0, row, row + 1).slice(1, begin, begin + length);
+      labels.ids[row].slice(0, begin + 1, begin + length).copy_(document[0].slice(0, 1));
+      labels.count += length - 1;
+      const std::vector<torch::Tensor> alone =
+          SumAndGradients(*model, document, Labels::AllOf(document));
+      for (size_t i = 0; i < alone.size(); ++i) {
+        if (apart.size() == i) apart.push_back(torch::zeros_like(alone[i]));
+        apart[i] += alone[i];
+      }
+      begin += length;
+    }
+  }
+  for (const bool recompute : {false, true}) {
+    model->set_recompute(recompute);
+    model->set_documents(std::make_shared<RowDocuments>(documents));
+    const std::vector<torch::Tensor> packed = SumAndGradients(*model, tokens, labels);
+    for (size_t i = 0; i < packed.size(); ++i) {
+      const double largest = std::max(apart[i].abs().max().item<double>(), 1e-3);
+      EXPECT_LE((packed[i] - apart[i]).abs().max().item<double>(), 3e-6 * largest)
+          << (i == 0 ? "the loss" : model->named_parameters()[i - 1].key());
+    }
+  }
+  // With other tokens as padding, it is the same.
+  torch::Tensor others = tokens.clone();
+  others[1].slice(0, 10).fill_(300);
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(torch::equal(model->Losses(others, labels, LossFactors()).sum,
+                           model->Losses(tokens, labels, LossFactors()).sum));
+}
+
 TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
   const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
   const torch::Tensor tokens = Tokens();
@@ -303,6 +357,28 @@ TEST_P(CausalLmTest, TheLossIsThatOfTheNextToken) {
   EXPECT_EQ(loss.count, tokens.size(0) * (tokens.size(1) - 1));
   EXPECT_NEAR(loss.Values().total, expected, 1e-6 * expected);
   EXPECT_TRUE(std::isnan(model->Loss(tokens.slice(1, 0, 1)).item<double>()));
+}
+
+TEST(LossSumTest, EachLabelWeighsAlikeAndRoutersByRows) {
+  LossSum sum, of_rank;
+  sum.Add({.total = 2.5, .cross_entropy = 2, .router = 5, .labels = 1}, /*rows=*/2);
+  of_rank.Add({.total = 8.25, .cross_entropy = 8, .router = 2, .labels = 5}, /*rows=*/6);
+  sum.Add(of_rank);
+  sum.Add(LossSum());
+  const LossValues mean = sum.Mean();
+  EXPECT_EQ(mean.labels, 6);
+  EXPECT_DOUBLE_EQ(mean.cross_entropy, (1 * 2.0 + 5 * 8.0) / 6);
+  EXPECT_DOUBLE_EQ(*mean.router, (2 * 5.0 + 6 * 2.0) / 8);
+  EXPECT_DOUBLE_EQ(mean.total, mean.cross_entropy + (2 * 0.5 + 6 * 0.25) / 8);
+}
+
+TEST(LossSumTest, WithoutARouterTheTotalIsTheCrossEntropy) {
+  LossSum sum;
+  EXPECT_TRUE(std::isnan(sum.Mean().total));
+  sum.Add({.total = 3, .cross_entropy = 3, .labels = 3}, /*rows=*/1);
+  sum.Add({.total = 6, .cross_entropy = 6, .labels = 1}, /*rows=*/1);
+  EXPECT_EQ(sum.Mean().total, 3.75);
+  EXPECT_EQ(sum.Mean().router, std::nullopt);
 }
 
 TEST(CausalLmErrorTest, ParametersOfIntegersAreRefused) {

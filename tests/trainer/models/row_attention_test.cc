@@ -49,6 +49,19 @@ Inputs MakeInputs(torch::Dtype type) {
   return inputs;
 }
 
+// Returns the number of each token's document, [batch, sequence]; 0 for padding.
+Tensor DocumentNumbers(const RowDocuments& documents) {
+  Tensor numbers = torch::zeros({kBatch, kSequence}, torch::kInt64);
+  for (int64_t row = 0; row < kBatch; ++row) {
+    int64_t begin = 0, number = 0;
+    for (const int64_t length : documents.lengths[static_cast<size_t>(row)]) {
+      numbers[row].slice(0, begin, begin + length).fill_(++number);
+      begin += length;
+    }
+  }
+  return numbers;
+}
+
 // All scores at once, in the inputs' type.
 Tensor WholeAttention(const Inputs& inputs, const RowAttentionOptions& options,
                       const Tensor& dropout_factors = torch::ones({1})) {
@@ -60,9 +73,14 @@ Tensor WholeAttention(const Inputs& inputs, const RowAttentionOptions& options,
   const Tensor distance = place.unsqueeze(1) - place;  // From a row back to a key.
   Tensor hidden = distance < 0;
   if (options.window > 0) hidden = hidden | (distance >= options.window);
+  Tensor factors = dropout_factors.to(scores.scalar_type());
+  if (options.documents != nullptr) {
+    const Tensor numbers = DocumentNumbers(*options.documents).unsqueeze(1);
+    hidden = hidden | (numbers.unsqueeze(-1) != numbers.unsqueeze(-2));
+    factors = factors * (numbers > 0).unsqueeze(-1);
+  }
   scores = scores.masked_fill(hidden, -INFINITY);
-  return (torch::softmax(scores, -1) * dropout_factors.to(scores.scalar_type()))
-      .matmul(inputs.value.repeat_interleave(share, 1));
+  return (torch::softmax(scores, -1) * factors).matmul(inputs.value.repeat_interleave(share, 1));
 }
 
 std::vector<Tensor> OutputAndGradients(const Inputs& inputs, const Tensor& out) {
@@ -106,6 +124,31 @@ TEST_P(RowAttentionTest, OutputAndGradientsAreThoseOfAllScoresAtOnce) {
     ASSERT_EQ(ours[i].sizes(), expected[i].sizes());
     EXPECT_LE(LargestError(ours[i], expected[i]), 3e-6) << i;
   }
+}
+
+// Documents longer and shorter than a piece, and padding.
+SharedDocuments SomeDocuments() {
+  return std::make_shared<RowDocuments>(RowDocuments{{{140, 3, 100, 57}, {200, 1}}});
+}
+
+TEST_P(RowAttentionTest, DocumentsAndPaddingAreApart) {
+  RowAttentionOptions options = GetParam().options;
+  options.documents = SomeDocuments();
+  const Inputs inputs = MakeInputs(torch::kFloat32);
+  const std::vector<Tensor> ours =
+      OutputAndGradients(inputs, RowAttention(inputs.query, inputs.key, inputs.value, options));
+  const std::vector<Tensor> expected = OutputAndGradients(inputs, WholeAttention(inputs, options));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LE(LargestError(ours[i], expected[i]), 3e-6) << i;
+    // Exactly: of what is no part of it nothing reaches padding.
+    EXPECT_EQ(ours[i][1].slice(1, 201).abs().max().item<double>(), 0) << i;
+  }
+  // The same bits as alone, where its pieces begin where it does.
+  options.documents = nullptr;
+  const auto second = [](const Tensor& x) { return x.slice(0, 0, 1).slice(2, 143, 243); };
+  const Tensor alone =
+      RowAttention(second(inputs.query), second(inputs.key), second(inputs.value), options);
+  EXPECT_TRUE(torch::equal(second(ours[0]), alone));
 }
 
 // As near as Torch's own kernel, whose products and sums are fp32, too. Scores are up to 40, where
@@ -204,9 +247,12 @@ TEST_P(RowAttentionTest, DropsTheWeightsThatOneMaskOfAllDrops) {
   const torch::NoGradGuard no_grad;
   const Tensor factors = torch::empty({kBatch, kHeads, kSequence, kSequence});
   FillFactors(options.dropout, {.row_size = factors.numel()}, factors);
-  const Tensor expected = WholeAttention(inputs, options, factors);
-  const Tensor found = RowAttention(inputs.query, inputs.key, inputs.value, options);
-  EXPECT_TRUE(torch::allclose(found, expected, 1e-4, 1e-5)) << (found - expected).abs().max();
+  for (const SharedDocuments& documents : {SharedDocuments(), SomeDocuments()}) {
+    options.documents = documents;
+    const Tensor expected = WholeAttention(inputs, options, factors);
+    const Tensor found = RowAttention(inputs.query, inputs.key, inputs.value, options);
+    EXPECT_TRUE(torch::allclose(found, expected, 1e-4, 1e-5)) << (found - expected).abs().max();
+  }
 }
 
 // With dropout the output is linear in the values, and smooth in the query and the key as long as

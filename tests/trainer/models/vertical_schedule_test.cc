@@ -50,11 +50,14 @@ std::unique_ptr<CausalLm> MakeModel(std::string json, const std::string& dropout
   return *std::move(model);
 }
 
-std::vector<torch::Tensor> MicroBatches(int count) {
+// Of the i-th one the first i + 1 tokens of a row are not to be predicted.
+std::vector<TokenBatch> MicroBatches(int count) {
   torch::manual_seed(2);
-  std::vector<torch::Tensor> batches;
+  std::vector<TokenBatch> batches;
   for (int i = 0; i < count; ++i) {
-    batches.push_back(torch::randint(0, 101, {2, 12}, torch::kInt64));
+    const torch::Tensor tokens = torch::randint(0, 101, {2, 12}, torch::kInt64);
+    batches.push_back({tokens, {tokens.clone(), 2 * (11 - i)}});
+    batches.back().labels.ids.slice(1, 0, i + 1).fill_(-1);
   }
   return batches;
 }
@@ -80,14 +83,15 @@ Result Collect(CausalLm& model, const std::vector<LossValues>& losses) {
 absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
 
 // The factor of the mean of all.
-LossFactors MeanOf(const std::vector<torch::Tensor>& batches) {
-  const auto count = static_cast<int64_t>(batches.size());
-  return LossFactors::OfStep(1, count * Labels::AllOf(batches.front()).count, count);
+LossFactors MeanOf(const std::vector<TokenBatch>& batches) {
+  int64_t num_labels = 0;
+  for (const TokenBatch& batch : batches) num_labels += batch.labels.count;
+  return LossFactors::OfStep(1, num_labels, static_cast<int64_t>(batches.size()));
 }
 
 constexpr DropoutDraw kDraw = {.seed = 3, .step = 4, .micro_batch = 5};
 
-Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
+Result RunVertical(CausalLm& model, const std::vector<TokenBatch>& batches) {
   model.set_dropout_draw(kDraw);
   ActivationsInPlace activations;
   const absl::StatusOr<std::vector<LossValues>> losses =
@@ -97,13 +101,13 @@ Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
 }
 
 // One micro-batch after the other, as plain training does.
-Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches) {
+Result RunHorizontal(CausalLm& model, const std::vector<TokenBatch>& batches) {
   std::vector<LossValues> losses;
   DropoutDraw draw = kDraw;
-  for (const torch::Tensor& tokens : batches) {
+  for (const TokenBatch& batch : batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
-    const BatchLoss loss = model.Losses(tokens, MeanOf(batches));
+    const BatchLoss loss = model.Losses(batch.tokens, batch.labels, MeanOf(batches));
     losses.push_back(loss.Values());
     loss.Backward(MeanOf(batches));
   }
@@ -137,7 +141,7 @@ TEST(VerticalScheduleTest, GradientsEqualThoseOfOneMicroBatchAfterTheOther) {
         SCOPED_TRACE(std::string(json).substr(0, 60) + " dropout: " + dropout +
                      " micro-batches: " + std::to_string(count));
         const auto model = MakeModel(json, dropout);
-        const std::vector<torch::Tensor> batches = MicroBatches(count);
+        const std::vector<TokenBatch> batches = MicroBatches(count);
         ExpectEqual(*model, RunVertical(*model, batches), RunHorizontal(*model, batches));
       }
     }
@@ -171,7 +175,7 @@ class NotedActivations : public ActivationStore {
 
 TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
   const auto model = MakeModel(kModels[1], "0.3");  // Of two blocks.
-  const std::vector<torch::Tensor> batches = MicroBatches(2);
+  const std::vector<TokenBatch> batches = MicroBatches(2);
   const Result expected = RunVertical(*model, batches);
   NotedActivations activations;
   model->set_dropout_draw(kDraw);
@@ -209,7 +213,7 @@ TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway)
   for (const char* json : kModels) {
     const std::unique_ptr<CausalLm> model = MakeModel(json, "0.1");
     CopyingStore store;
-    const std::vector<torch::Tensor> batches = MicroBatches(2);
+    const std::vector<TokenBatch> batches = MicroBatches(2);
     ASSERT_OK(RunVertically(*model, batches, store, Accept, MeanOf(batches)));
     EXPECT_EQ(store.puts, 2 * static_cast<int>(model->blocks().size()));
   }
@@ -270,9 +274,9 @@ class CountedLm : public CausalLm {
 TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
   CountedLm model;
   ActivationsInPlace activations;
-  ASSERT_OK(RunVertically(model,
-                          {torch::ones({1, 3}, torch::kInt64), torch::ones({1, 3}, torch::kInt64)},
-                          activations, Accept, LossFactors()));
+  const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
+  const TokenBatch batch = {tokens, Labels::AllOf(tokens)};
+  ASSERT_OK(RunVertically(model, {batch, batch}, activations, Accept, LossFactors()));
   EXPECT_THAT(model.runs,
               ElementsAreArray(
                   {"2 micro-batches", "hold 0",    "embed",     "embed",         "release 0",
@@ -286,8 +290,9 @@ TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
   CountedLm model;
   ActivationsInPlace activations;
   const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
+  const TokenBatch batch = {tokens, Labels::AllOf(tokens)};
   EXPECT_THAT(RunVertically(
-                  model, {tokens, tokens}, activations,
+                  model, {batch, batch}, activations,
                   [](int64_t i, double) {
                     return i == 0 ? absl::OkStatus() : absl::CancelledError("second");
                   },

@@ -109,8 +109,11 @@ DropoutDraw DrawOf(const Case& c, int64_t rank, int64_t micro_batch) {
 // Block by block, for all micro-batches of a rank.
 absl::StatusOr<std::vector<LossValues>> TrainVertically(const Case& c, CausalLm& model,
                                                         int64_t rank) {
-  std::vector<Tensor> batches;
-  for (int64_t i = 0; i < c.micro_batches; ++i) batches.push_back(TokensOf(rank, i));
+  std::vector<TokenBatch> batches;
+  for (int64_t i = 0; i < c.micro_batches; ++i) {
+    const Tensor tokens = TokensOf(rank, i);
+    batches.push_back({tokens, Labels::AllOf(tokens)});
+  }
   model.set_dropout_draw(DrawOf(c, rank, 0));
   ActivationsInPlace activations;
   return RunVertically(

@@ -69,10 +69,7 @@ struct Case {
             .micro_batches = micro_batches};
   }
   // Half the mean of all labels.
-  LossFactors factors() const {
-    const int64_t all = micro_batches * pipelines;
-    return LossFactors::OfStep(0.5, all * kSequences * (kTokens - 1), all);
-  }
+  LossFactors factors() const;
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
@@ -90,6 +87,20 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
 Tensor TokensOf(int64_t pipeline, int64_t micro_batch) {
   at::Generator generator = at::detail::createCPUGenerator(100 + 10 * pipeline + micro_batch);
   return torch::randint(0, 301, {kSequences, kTokens}, generator, torch::dtype(torch::kInt64));
+}
+
+// In each micro-batch of a pipeline one token less of each row is predicted.
+TokenBatch BatchOf(int64_t pipeline, int64_t micro_batch) {
+  const Tensor tokens = TokensOf(pipeline, micro_batch);
+  TokenBatch batch = {tokens, {tokens.clone(), kSequences * (kTokens - 1 - micro_batch)}};
+  batch.labels.ids.slice(1, 0, micro_batch + 1).fill_(-1);
+  return batch;
+}
+
+LossFactors Case::factors() const {
+  int64_t num_labels = 0;
+  for (int64_t i = 0; i < micro_batches; ++i) num_labels += pipelines * BatchOf(0, i).labels.count;
+  return LossFactors::OfStep(0.5, num_labels, micro_batches * pipelines);
 }
 
 DropoutDraw DrawOf(const Case& c, int64_t pipeline, int64_t micro_batch) {
@@ -132,7 +143,8 @@ Whole TrainWhole(const Case& c) {
       for (int64_t i = first; i < first + together; ++i) {
         model->zero_grad();
         model->set_dropout_draw(DrawOf(c, pipeline, i));
-        const BatchLoss loss = model->Losses(TokensOf(pipeline, i), c.factors());
+        const TokenBatch batch = BatchOf(pipeline, i);
+        const BatchLoss loss = model->Losses(batch.tokens, batch.labels, c.factors());
         whole.losses[static_cast<size_t>(pipeline)].push_back(loss.Values());
         loss.Backward(c.factors());
         for (const auto& parameter : model->named_parameters()) {
@@ -217,8 +229,8 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PipelineStage> stage,
                          PipelineStage::Make(*model, me, *line, c.schedule, c.micro_batches));
     const int64_t pipeline = layout.data(me.rank());
-    std::vector<Tensor> tokens;
-    for (int64_t i = 0; i < c.micro_batches; ++i) tokens.push_back(TokensOf(pipeline, i));
+    std::vector<TokenBatch> batches;
+    for (int64_t i = 0; i < c.micro_batches; ++i) batches.push_back(BatchOf(pipeline, i));
     std::vector<double> checked;
     const auto draw_of = [&](int64_t i) { return DrawOf(c, pipeline, i); };
     const auto check = [&](int64_t, double loss) {
@@ -233,13 +245,14 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
       const int64_t sent = SentOf(me, "hidden states");
       const int64_t sent_back = SentOf(me, "gradients of hidden states");
       ASSERT_OK_AND_ASSIGN(const std::vector<LossValues> losses,
-                           stage->Run({tokens, c.factors(), draw_of, check}));
+                           stage->Run({batches, c.factors(), draw_of, check}));
       const bool is_last = line->place == c.ranks - 1;
-      ASSERT_EQ(losses.size(), is_last ? tokens.size() : 0);
+      ASSERT_EQ(losses.size(), is_last ? batches.size() : 0);
       ASSERT_EQ(checked.size(), losses.size());
       for (size_t i = 0; i < losses.size(); ++i) {
         const LossValues& expected = whole.losses[static_cast<size_t>(pipeline)][i];
         EXPECT_EQ(losses[i].total, expected.total);
+        EXPECT_EQ(losses[i].labels, expected.labels);
         EXPECT_EQ(losses[i].router, expected.router);
         EXPECT_EQ(checked[i], expected.total);
       }
@@ -273,11 +286,12 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
     const Tensor batch = TokensOf(0, 0);
     for (int i = 0; i < 2; ++i) {
       // A short one between does not disturb the next.
-      const LossValues evaluated = stage->Evaluate(batch, Labels::AllOf(batch));
+      const LossValues evaluated = stage->Evaluate({batch, Labels::AllOf(batch)});
       if (line->place == c.ranks - 1) {
         EXPECT_EQ(evaluated.total, whole.evaluated.total);
       }
-      stage->Evaluate(batch.narrow(0, 0, 1), Labels::AllOf(batch.narrow(0, 0, 1)));
+      const Tensor short_one = batch.narrow(0, 0, 1);
+      stage->Evaluate({short_one, Labels::AllOf(short_one)});
     }
     for (const auto& unit : model->units()) EXPECT_FALSE(unit->is_held()) << unit->name();
   });
@@ -386,9 +400,9 @@ TEST(PipelineStageFailureTest, AStepThatFailedIsDropped) {
       return uses;
     };
     const std::vector<size_t> before = num_uses();
-    const std::vector<Tensor> tokens = {TokensOf(0, 0)};
+    const std::vector<TokenBatch> batches = {BatchOf(0, 0)};
     EXPECT_THAT(stage
-                    ->Run({tokens, LossFactors(), [](int64_t) { return DropoutDraw(); },
+                    ->Run({batches, LossFactors(), [](int64_t) { return DropoutDraw(); },
                            [&](int64_t, double) {
                              EXPECT_NE(num_uses(), before);
                              return absl::OutOfRangeError("not finite");

@@ -185,7 +185,7 @@ class TrainingLoopTest : public ::testing::Test {
     }
     GivingStore store(std::move(reference), attempts);
     store.registration_error = registration_error_;
-    ASSERT_OK_AND_ASSIGN(const TokenData data, TokenData::Open(root_ + "/tokens.npy", 16));
+    ASSERT_OK_AND_ASSIGN(const TrainingData data, TrainingData::Open(root_ + "/tokens.npy", 16));
     ASSERT_OK_AND_ASSIGN(RunDirectory directory,
                          RunDirectory::Open(config.output, RunDirectory::Mode::kNew));
     ActivationsInPlace activations;

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/example_data.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/status_matchers.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+constexpr int64_t kVocabulary = 50;
+
+template <typename T>
+std::vector<std::byte> Bytes(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// What a file holds: at first three rows of four tokens, of which the last has padding.
+struct Content {
+  std::map<std::string, std::string> metadata = {{"gemini.format", "1"},
+                                                 {"task", "causal"},
+                                                 {"rows", "3"},
+                                                 {"sequence", "4"},
+                                                 {"layout", "pad"}};
+  std::vector<int64_t> shape = {3, 4};
+  std::vector<int32_t> tokens = {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 0};
+  std::vector<uint8_t> answers = {0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0};
+  std::vector<int32_t> documents = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
+};
+
+class ExampleDataTest : public ::testing::Test {
+ protected:
+  struct Tensor {
+    SafetensorsWriter::Declaration declaration;
+    std::vector<std::byte> bytes;
+  };
+
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "example_data_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    path_ = pattern + "/chats.safetensors";
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(std::filesystem::path(path_).parent_path());
+  }
+
+  static std::vector<Tensor> TensorsOf(const Content& content) {
+    return {{{"tokens", SafetensorsDtype::kI32, content.shape}, Bytes(content.tokens)},
+            {{"documents", SafetensorsDtype::kI32, content.shape}, Bytes(content.documents)},
+            {{"answers", SafetensorsDtype::kU8, content.shape}, Bytes(content.answers)}};
+  }
+  void WriteTensors(const std::vector<Tensor>& tensors,
+                    const std::map<std::string, std::string>& metadata) {
+    std::vector<SafetensorsWriter::Declaration> declarations;
+    for (const Tensor& tensor : tensors) declarations.push_back(tensor.declaration);
+    auto writer = SafetensorsWriter::Create(path_, declarations, metadata);
+    ASSERT_OK(writer);
+    for (const Tensor& tensor : tensors) ASSERT_OK(writer->AppendRaw(tensor.bytes));
+    ASSERT_OK(writer->Finish());
+  }
+  void Write(const Content& content) { WriteTensors(TensorsOf(content), content.metadata); }
+
+  // What the file is refused for when its rows are checked.
+  absl::Status Check(const Content& content, bool takes_padding = true) {
+    Write(content);
+    const absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
+    return data.ok() ? data->CheckRows(kVocabulary, takes_padding) : data.status();
+  }
+
+  std::string path_;
+};
+
+TEST_F(ExampleDataTest, LabelsAreTheTokensThatAreAnswers) {
+  Write({});
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  EXPECT_EQ(data.num_sequences(), 3);
+  EXPECT_EQ(data.sequence_tokens(), 4);
+  ASSERT_OK(data.CheckRows(kVocabulary, /*takes_padding=*/true));
+  std::vector<int64_t> tokens(4), labels(4);
+  ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
+  EXPECT_THAT(tokens, ElementsAre(11, 12, 13, 14));
+  EXPECT_THAT(labels, ElementsAre(-1, 12, -1, -1));
+  ASSERT_OK(data.Read(2, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
+  EXPECT_THAT(tokens, ElementsAre(15, 16, 0, 0));
+  EXPECT_THAT(labels, ElementsAre(-1, 16, -1, -1));
+  EXPECT_THAT(data.CountAnswers(0), IsOkAndHolds(2));
+  EXPECT_THAT(data.CountAnswers(2), IsOkAndHolds(1));
+}
+
+TEST_F(ExampleDataTest, RowsThatAreNotThereAndOtherRoomAreRefused) {
+  Write({});
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  std::vector<int64_t> tokens(4), labels(4);
+  for (const int64_t index : {-1, 3}) {
+    const std::string no_row = "no row " + std::to_string(index) + " of 3";
+    EXPECT_THAT(data.Read(index, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
+                StatusIs(kInvalid, HasSubstr(no_row)));
+    EXPECT_THAT(data.CountAnswers(index), StatusIs(kInvalid, HasSubstr(no_row)));
+  }
+  EXPECT_THAT(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels).first(3)),
+              StatusIs(kInvalid, HasSubstr("4 tokens and 3 labels, a row has 4")));
+}
+
+TEST_F(ExampleDataTest, AnotherFormatOrTaskIsNamed) {
+  for (const auto& [key, value, message] :
+       {std::tuple("gemini.format", "2", "its gemini.format is '2', expected '1'"),
+        std::tuple("gemini.format", "", "its gemini.format is missing, expected '1'"),
+        std::tuple("task", "masked", "its task is 'masked', expected 'causal'"),
+        std::tuple("rows", "4", "its rows is '4', expected '3'"),
+        std::tuple("sequence", "8", "its sequence is '8', expected '4'"),
+        std::tuple("sequence", "", "its sequence is missing, expected '4'"),
+        std::tuple("layout", "heap", "its layout is 'heap', expected 'pad'"),
+        std::tuple("layout", "", "its layout is missing, expected 'pad'")}) {
+    Content content;
+    content.metadata[key] = value;
+    if (*value == '\0') content.metadata.erase(key);
+    EXPECT_THAT(Check(content), StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(message),
+                                                         HasSubstr("tools/prepare_data.py"))));
+  }
+}
+
+TEST_F(ExampleDataTest, OtherTensorsAreNamedWithTheirShapes) {
+  const Content content;
+  struct Case {
+    size_t tensor;
+    Tensor put;
+    const char* message;
+  };
+  const std::vector<Case> cases = {
+      {0,
+       {{"token", SafetensorsDtype::kI32, {3, 4}}, Bytes(content.tokens)},
+       "has no tensor tokens"},
+      {2,
+       {{"answer", SafetensorsDtype::kU8, {3, 4}}, Bytes(content.answers)},
+       "has no tensor answers"},
+      {0,
+       {{"tokens", SafetensorsDtype::kU32, {3, 4}}, Bytes(content.tokens)},
+       "tensor tokens is U32 [3, 4], expected I32 [rows, tokens]"},
+      {0,
+       {{"tokens", SafetensorsDtype::kI32, {12}}, Bytes(content.tokens)},
+       "tensor tokens is I32 [12], expected I32 [rows, tokens]"},
+      {1,
+       {{"documents", SafetensorsDtype::kI32, {4, 3}}, Bytes(content.documents)},
+       "tensor documents is [4, 3], and tensor tokens is [3, 4]"},
+      {2,
+       {{"answers", SafetensorsDtype::kBool, {3, 4}}, Bytes(content.answers)},
+       "tensor answers is BOOL [3, 4], expected U8 [rows, tokens]"}};
+  for (const Case& c : cases) {
+    std::vector<Tensor> tensors = TensorsOf(content);
+    tensors[c.tensor] = c.put;
+    WriteTensors(tensors, content.metadata);
+    EXPECT_THAT(ExampleData::Open(path_),
+                StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(c.message))));
+  }
+}
+
+TEST_F(ExampleDataTest, NoRowsAndRowsOfOneTokenAreRefused) {
+  Content content;
+  content.metadata["rows"] = "0";
+  content.shape = {0, 4};
+  content.tokens = content.documents = {};
+  content.answers = {};
+  EXPECT_THAT(Check(content), StatusIs(kInvalid, HasSubstr("0 rows of 4 tokens")));
+  content.metadata["rows"] = content.metadata["sequence"] = "1";
+  content.shape = {1, 1};
+  content.tokens = content.documents = {1};
+  content.answers = {1};
+  EXPECT_THAT(Check(content), StatusIs(kInvalid, HasSubstr("1 rows of 1 tokens")));
+}
+
+TEST_F(ExampleDataTest, ATokenThatIsNotInTheVocabularyIsNamedWithItsRow) {
+  for (const int32_t token : {static_cast<int32_t>(kVocabulary), -3}) {
+    Content content;
+    content.tokens[10] = token;  // Padding is looked up, too.
+    EXPECT_THAT(Check(content),
+                StatusIs(kInvalid, AllOf(HasSubstr(path_),
+                                         HasSubstr("token " + std::to_string(token) +
+                                                   " in row 2, position 2"),
+                                         HasSubstr("vocabulary of 50"))));
+  }
+}
+
+TEST_F(ExampleDataTest, ARowWithoutAnAnswerIsNamed) {
+  Content content;
+  content.answers[5] = 0;
+  EXPECT_THAT(Check(content), StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr("row 1 has no "
+                                                                                   "answer among "
+                                                                                   "its 4"))));
+}
+
+TEST_F(ExampleDataTest, PackedRowsHaveDocuments) {
+  Content content;
+  content.metadata["layout"] = "pack";
+  content.documents = {1, 1, 1, 1, 1, 2, 3, 3, 1, 1, 0, 0};
+  content.answers = {0, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0};
+  EXPECT_OK(Check(content));
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  EXPECT_TRUE(data.has_documents());
+  EXPECT_THAT(data.ReadDocuments(0), IsOkAndHolds(ElementsAre(4)));
+  EXPECT_THAT(data.ReadDocuments(1), IsOkAndHolds(ElementsAre(1, 1, 2)));
+  EXPECT_THAT(data.ReadDocuments(2), IsOkAndHolds(ElementsAre(2)));
+  EXPECT_THAT(data.ReadDocuments(3), StatusIs(kInvalid, HasSubstr("no row 3 of 3")));
+  // A router counts padding, and does not count documents.
+  EXPECT_THAT(Check(content, /*takes_padding=*/false),
+              StatusIs(kUnimplemented, HasSubstr("row 2 ends in 2 tokens")));
+  content.answers[6] = 1;
+  EXPECT_THAT(Check(content),
+              StatusIs(kInvalid, AllOf(HasSubstr(path_),
+                                       HasSubstr("row 1 has an answer at position 2, where document"
+                                                 " 3 begins"))));
+}
+
+TEST_F(ExampleDataTest, PaddedRowsHaveOneDocument) {
+  Content content;
+  content.documents = {1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 0, 0};
+  EXPECT_THAT(Check(content),
+              StatusIs(kInvalid, HasSubstr("row 1 has document 2 at position 2, behind document "
+                                           "1")));
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  EXPECT_FALSE(data.has_documents());
+}
+
+TEST_F(ExampleDataTest, PaddingIsRefusedWhereTheModelDoesNotTakeIt) {
+  EXPECT_THAT(Check({}, /*takes_padding=*/false),
+              StatusIs(kUnimplemented, AllOf(HasSubstr(path_), HasSubstr("row 2 ends in 2 tokens"),
+                                             HasSubstr("output_router_logits"))));
+  Content content;
+  content.documents = std::vector<int32_t>(12, 1);
+  EXPECT_OK(Check(content, /*takes_padding=*/false));
+}
+
+TEST_F(ExampleDataTest, DocumentsAndAnswersWhereNoneMayBeAreNamed) {
+  struct Case {
+    std::vector<int32_t> documents;  // Of the last row.
+    std::vector<uint8_t> answers;
+    const char* message;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{0, 0, 0, 0}, {0, 1, 0, 0}, "row 2 has document 0 at position 0, expected 1"},
+           {{2, 2, 0, 0}, {0, 1, 0, 0}, "row 2 has document 2 at position 0, expected 1"},
+           {{1, 1, 3, 3}, {0, 1, 0, 0}, "row 2 has document 3 at position 2, behind document 1"},
+           {{1, 1, -1, 0}, {0, 1, 0, 0}, "row 2 has document -1 at position 2, behind document 1"},
+           {{1, 0, 1, 1}, {0, 0, 1, 0}, "row 2 has document 1 at position 2, behind document 0"},
+           {{1, 1, 0, 0}, {0, 1, 1, 0}, "row 2 has padding at position 2 that is an answer"},
+           {{1, 1, 1, 1}, {1, 1, 0, 0}, "row 2, position 0, expected 0, for nothing comes before"},
+           {{1, 1, 1, 1}, {0, 1, 2, 0}, "row 2, position 2, expected 0 or 1"}}) {
+    Content content;
+    std::ranges::copy(c.documents, content.documents.end() - 4);
+    std::ranges::copy(c.answers, content.answers.end() - 4);
+    EXPECT_THAT(Check(content), StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(c.message))));
+  }
+}
+
+TEST_F(ExampleDataTest, RowsAreCheckedToTheLastPiece) {
+  constexpr size_t kRows = 100'000;  // More than one piece of rows.
+  Content content;
+  content.metadata["rows"] = std::to_string(kRows);
+  content.shape = {kRows, 4};
+  content.tokens.assign(4 * kRows, 3);
+  content.documents.assign(4 * kRows, 1);
+  content.answers.clear();
+  for (size_t row = 0; row < kRows; ++row)
+    content.answers.insert(content.answers.end(), {0, 1, 0, 0});
+  EXPECT_OK(Check(content));
+  content.tokens[4 * 99'998 + 3] = 77;
+  EXPECT_THAT(Check(content), StatusIs(kInvalid, HasSubstr("token 77 in row 99998, position 3")));
+}
+
+TEST_F(ExampleDataTest, AFileCutShortIsRefusedAndOneCutWhileOpenIsDataLoss) {
+  Write({});
+  const auto size_bytes = static_cast<off_t>(std::filesystem::file_size(path_));
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  ASSERT_EQ(::truncate(path_.c_str(), size_bytes - 2), 0);
+  std::vector<int64_t> tokens(4), labels(4);
+  ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
+  const std::string where = "ends at byte " + std::to_string(size_bytes - 2);
+  for (const absl::Status& status :
+       {data.Read(2, absl::MakeSpan(tokens), absl::MakeSpan(labels)), data.CountAnswers(2).status(),
+        data.CheckRows(kVocabulary, /*takes_padding=*/true)}) {
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path_), HasSubstr(where))));
+  }
+  EXPECT_FALSE(ExampleData::Open(path_).ok());
+}
+
+TEST_F(ExampleDataTest, AnswersThatChangeWhileTheFileIsOpenAreNamedWithTheirByte) {
+  Write({});
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  const auto byte = static_cast<int64_t>(std::filesystem::file_size(path_)) - 12 + 5;
+  std::filesystem::resize_file(path_, static_cast<uintmax_t>(byte));
+  std::filesystem::resize_file(path_, static_cast<uintmax_t>(byte) + 7);  // Zeros.
+  std::vector<int64_t> tokens(4), labels(4);
+  EXPECT_THAT(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
+              StatusIs(kInvalid, HasSubstr("row 1 has no answer")));
+  Content content;
+  content.answers[5] = 9;
+  Write(content);
+  ASSERT_OK_AND_ASSIGN(const ExampleData changed, ExampleData::Open(path_));
+  EXPECT_THAT(changed.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
+              StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr("answers has 9 at byte " +
+                                                                   std::to_string(byte)))));
+}
+
+TEST_F(ExampleDataTest, TheFingerprintChangesWithTokensAnswersAndTheSize) {
+  const auto fingerprint = [&](const Content& content) {
+    Write(content);
+    const absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
+    EXPECT_OK(data);
+    const absl::StatusOr<TokenFingerprint> made = data->Fingerprint();
+    EXPECT_OK(made);
+    return *made;
+  };
+  const TokenFingerprint whole = fingerprint({});
+  EXPECT_EQ(whole.num_tokens, 12);
+  EXPECT_EQ(whole.file_bytes, std::filesystem::file_size(path_));
+  EXPECT_EQ(fingerprint({}), whole);
+  Content tokens, answers, metadata;
+  tokens.tokens[11] = 1;
+  answers.answers[3] = 0;
+  metadata.metadata["template"] = std::string(64, 'a');
+  EXPECT_NE(fingerprint(tokens).ends_crc32c, whole.ends_crc32c);
+  EXPECT_NE(fingerprint(answers).ends_crc32c, whole.ends_crc32c);
+  EXPECT_NE(fingerprint(metadata).file_bytes, whole.file_bytes);
+}
+
+TEST_F(ExampleDataTest, WhatIsNoSafetensorsFileIsNamed) {
+  EXPECT_THAT(ExampleData::Open(path_),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("chats.safetensors")));
+  std::filesystem::create_directory(path_);
+  EXPECT_THAT(ExampleData::Open(path_), StatusIs(kInvalid, HasSubstr("not a regular file")));
+}
+
+}  // namespace
+}  // namespace gemini::trainer
