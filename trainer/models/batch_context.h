@@ -15,8 +15,8 @@
 namespace gemini::trainer {
 
 // The cosine and sine of the angles by which heads are rotated: [sequence, elements of a head that
-// are rotated], or of rows with documents [batch, 1, sequence, ...], in the hidden state's dtype and
-// on its device. Undefined where heads are not.
+// are rotated], or of rows with documents [batch, 1, sequence, ...], in the hidden state's dtype
+// and on its device. Undefined where heads are not.
 struct HeadAngles {
   torch::Tensor cosine = {};
   torch::Tensor sine = {};

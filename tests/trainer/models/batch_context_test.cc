@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/batch_context.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -130,6 +132,24 @@ TEST_P(BatchContextTest, LatePositionsHaveTheAnglesOfTransformers) {
       EXPECT_NEAR(angles.cosine[8191][i].item<double>(), GetParam().cosine[at], kTolerance) << i;
       EXPECT_NEAR(angles.sine[8191][i].item<double>(), GetParam().sine[at], kTolerance) << i;
     }
+  }
+}
+
+TEST_P(BatchContextTest, DocumentsHaveTheAnglesThatTheyHaveAlone) {
+  const std::vector<BlockKind> kinds = {{.rotary = GetParam().rotary}};
+  const auto documents = std::make_shared<RowDocuments>(RowDocuments{{{4000, 4192}, {8000}}});
+  const auto angles_of = [&](int64_t sequence, SharedDocuments of) {
+    return MakeBatchContext(kinds, 16, sequence, torch::kFloat32, std::move(of)).angles.at(0);
+  };
+  const HeadAngles angles = angles_of(8192, documents);
+  ASSERT_EQ(angles.cosine.sizes(), (std::vector<int64_t>{2, 1, 8192, 16}));
+  // As in transformers, the longest one says which frequencies LongRope has.
+  const HeadAngles alone = angles_of(8000, nullptr);
+  for (const auto& [found, expected] :
+       {std::pair(angles.cosine, alone.cosine), std::pair(angles.sine, alone.sine)}) {
+    EXPECT_TRUE(torch::equal(found[0][0].slice(0, 0, 4000), expected.slice(0, 0, 4000)));
+    EXPECT_TRUE(torch::equal(found[0][0].slice(0, 4000), expected.slice(0, 0, 4192)));
+    EXPECT_TRUE(torch::equal(found[1][0].slice(0, 0, 8000), expected));
   }
 }
 

@@ -27,8 +27,8 @@ class ReadBatchTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // Two rows of three tokens: 1 to 6, of which 3, 5 and 6 are answers. Packed, the first row has two
-  // documents.
+  // Two rows of three tokens: 1 to 6, of which 3, 5 and 6 are answers. Packed, the first row has
+  // two documents.
   TrainingData OpenExamples(const std::string& layout = "pad") {
     const std::string path = directory_ + "/chats.safetensors";
     auto writer = SafetensorsWriter::Create(path,
