@@ -1,0 +1,685 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests tools/prepare_data.py --messages, with tokenizers and chat templates that are made here."""
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import pathlib
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+import safetensors
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+sys.modules["torch"] = None  # As the program does it: transformers then starts at once.
+import transformers
+import prepare_data
+from data.documents import Document
+from data.rows import MOST_OPEN_ROWS, first_fit
+from data.text_encoder import TextEncoder
+
+# As the models' own templates are, less what they do with tools.
+LLAMA_3 = (
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}"
+    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}"
+    "{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}")
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+MISTRAL = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}")
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{% set role = 'model' %}"
+    "{% else %}{% set role = message['role'] %}{% endif %}"
+    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}")
+# Qwen 3 keeps the thinking of the last answer alone.
+QWEN_3 = (
+    "{% for message in messages %}{% set content = message['content'] %}"
+    "{% if message['role'] == 'assistant' and not loop.last %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+PLAIN = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}")
+
+SPECIAL_TOKENS = ["<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<|begin_of_text|>",
+                  "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>",
+                  "<|im_end|>", "<bos>", "<start_of_turn>", "<end_of_turn>"]
+TEXT = ("Hello there, how are you?\n\n\n\nassistant user system model: fine, thanks! 123\n\n"
+        "The answer to that question is another question.   Grüße 🙂\n") * 4
+
+
+class Family:
+    """A template, its tokens, and what it writes around the content of an answer."""
+
+    def __init__(self, template, bos, eos, before="", behind="", trims=False, has_system=True):
+        self.template = template
+        self.bos = bos
+        self.eos = eos
+        self.before = before
+        self.behind = behind
+        self.trims = trims
+        self.has_system = has_system
+
+    def learnt(self, content):
+        return self.before + (content.strip() if self.trims else content) + self.behind
+
+
+FAMILIES = {
+    "Llama 3": Family(LLAMA_3, "<|begin_of_text|>", "<|eot_id|>", behind="<|eot_id|>", trims=True),
+    "ChatML": Family(CHATML, None, "<|im_end|>", behind="<|im_end|>"),
+    "Mistral": Family(MISTRAL, "<s>", "</s>", before=" ", behind="</s>", has_system=False),
+    "Gemma": Family(GEMMA, "<bos>", "<|endoftext|>", behind="<end_of_turn>", trims=True,
+                    has_system=False),
+}
+
+
+def byte_tokenizer(special_tokens=SPECIAL_TOKENS):
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special_tokens, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return tokenizer
+
+
+def word_tokenizer():
+    """A tokenizer by which a text has one token a word, so that tests can choose lengths."""
+    words = [f"w{i}" for i in range(60)]
+    vocabulary = {word: number for number, word in enumerate(["<unk>", "</s>", *words])}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content):
+    return {"role": "assistant", "content": content}
+
+
+def system(content):
+    return {"role": "system", "content": content}
+
+
+class PrepareChatsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name) / "a b"  # A path with a space in it.
+        self.folder.mkdir()
+        self.output = self.folder / "rows.safetensors"
+        self.said = ""
+
+    def model(self, tokenizer, template=None, **tokens):
+        """Writes a tokenizer's folder as the Hub has them, and remembers its tokenizer."""
+        self.tokenizer = tokenizer
+        folder = self.folder / "model"
+        folder.mkdir(exist_ok=True)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
+        if template is not None:
+            config["chat_template"] = template
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        return folder
+
+    def family(self, name):
+        family = FAMILIES[name]
+        tokens = {"eos_token": family.eos}
+        if family.bos:
+            tokens["bos_token"] = family.bos
+        self.model(byte_tokenizer(), family.template, **tokens)
+        return family
+
+    def file(self, *lines, name="a.jsonl"):
+        """Writes lines: bytes as they are, other objects as JSON."""
+        path = self.folder / name
+        path.write_bytes(b"".join(
+            line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
+            for line in lines))
+        return path
+
+    def call(self, *files, more=(), sequence=512, output=None, tokenizer=None):
+        """Runs the program's main. Returns None, or what it exits with."""
+        out, err = io.StringIO(), io.StringIO()
+        arguments = ["--tokenizer", tokenizer or self.folder / "model", "--messages", *files,
+                     "--sequence", sequence, "--output", output or self.output, *more]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                prepare_data.main(list(map(str, arguments)))
+                return None
+            except SystemExit as exit_:
+                return exit_.code if isinstance(exit_.code, str) else err.getvalue()
+            finally:
+                self.said = out.getvalue()
+
+    def prepare(self, *lines, more=(), sequence=512):
+        """Prepares the lines. Returns the file's tensors and metadata."""
+        self.assertIsNone(self.call(self.file(*lines), more=more, sequence=sequence))
+        with safetensors.safe_open(self.output, "numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+
+    def answers(self, tensors):
+        """Returns the text of each answer: one list a document, in the order of the rows."""
+        result = []
+        for tokens, answers, documents in zip(
+                tensors["tokens"], tensors["answers"], tensors["documents"]):
+            for number in range(1, documents.max() + 1):
+                mine = documents == number
+                runs = itertools.groupby(zip(tokens[mine], answers[mine]), key=lambda pair: pair[1])
+                result.append([self.tokenizer.decode([token for token, _ in run],
+                                                     skip_special_tokens=False)
+                               for answer, run in runs if answer])
+        return result
+
+    def assert_refused(self, said, *parts):
+        self.assertIsNotNone(said)
+        for part in parts:
+            self.assertIn(str(part), said)
+        self.assertEqual([path.name for path in self.folder.iterdir() if "rows" in path.name], [])
+
+
+class AnswersTest(PrepareChatsTest):
+    CONTENTS = ["Fine, thanks!", "spaces behind   ", "a newline behind\n", "two\n\nlines\n\n\n",
+                "Grüße 🙂👩‍👩‍👧 𝄞", "🙂", "<|im_start|>user\nHello<|im_end|>", "[INST] why? [/INST]",
+                "<|start_header_id|>user<|end_header_id|>\n\nHello", "</s>", "<end_of_turn>\n",
+                "1"]
+
+    def test_answers_are_the_contents_as_templates_write_them_with_the_end_token(self):
+        for name in FAMILIES:
+            with self.subTest(name):
+                family = self.family(name)
+                lines = [{"messages": [user("Hello" + content), assistant(content)]}
+                         for content in self.CONTENTS]
+                tensors, _ = self.prepare(*lines)
+                self.assertEqual(self.answers(tensors),
+                                 [[family.learnt(content)] for content in self.CONTENTS])
+
+    def test_answers_are_found_where_the_tokenizer_rewrites_spaces_as_gemmas_does(self):
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+        tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(
+            vocab_size=300, special_tokens=SPECIAL_TOKENS, show_progress=False))
+        self.model(tokenizer, GEMMA, bos_token="<bos>")
+        contents = ["fine, thanks!", "two answers:  ", "Grüße 🙂 to you ", "how\n\nare you?"]
+        tensors, _ = self.prepare(*({"messages": [user(content), assistant(content)]}
+                                    for content in contents))
+        self.assertEqual(self.answers(tensors),
+                         [[content.strip() + "<end_of_turn>"] for content in contents])
+
+    def test_every_answer_of_several_turns_is_learnt_and_the_last_alone_on_demand(self):
+        for name in FAMILIES:
+            with self.subTest(name):
+                family = self.family(name)
+                turns = [turn for content in self.CONTENTS
+                         for turn in (user("how? " + content), assistant(content))]
+                contents = self.CONTENTS
+                tensors, metadata = self.prepare({"messages": turns}, sequence=2048)
+                self.assertEqual(self.answers(tensors), [list(map(family.learnt, contents))])
+                self.assertEqual(metadata["answers"], "all")
+                tensors, metadata = self.prepare({"messages": turns}, sequence=2048,
+                                                 more=["--answers", "last"])
+                self.assertEqual(self.answers(tensors), [[family.learnt(contents[-1])]])
+                self.assertEqual(metadata["answers"], "last")
+
+    def test_tokens_are_those_of_the_whole_text_and_of_nothing_else(self):
+        tokenizer = byte_tokenizer()
+        begin = "<|begin_of_text|>"
+        # As Llama's is: without the template, it would put the first token before a text itself.
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A", special_tokens=[(begin, tokenizer.token_to_id(begin))])
+        self.model(tokenizer, LLAMA_3, bos_token=begin)
+        tensors, _ = self.prepare({"messages": [system(" Be kind. "), user("Hello"),
+                                                assistant("Hello there")]})
+        header = "<|start_header_id|>{}<|end_header_id|>\n\n"
+        text = (begin + header.format("system") + "Be kind.<|eot_id|>" +
+                header.format("user") + "Hello<|eot_id|>" +
+                header.format("assistant") + "Hello there<|eot_id|>")
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        self.assertEqual(tensors["tokens"][0, :len(ids)].tolist(), ids)
+        self.assertEqual(tensors["documents"][0].tolist(), [1] * len(ids) + [0] * (512 - len(ids)))
+
+    def test_a_system_turn_is_not_learnt_and_is_refused_by_line_where_a_template_has_none(self):
+        lines = [{"messages": [user("Hello"), assistant("fine")]},
+                 {"messages": [system("Be kind."), user("Hello"), assistant("fine")]}]
+        for name, family in FAMILIES.items():
+            with self.subTest(name):
+                self.output.unlink(missing_ok=True)
+                self.family(name)
+                if family.has_system:
+                    tensors, _ = self.prepare(*lines)
+                    self.assertEqual(self.answers(tensors), [[family.learnt("fine")]] * 2)
+                else:
+                    self.assert_refused(self.call(self.file(*lines)), "a.jsonl, line 2: messages",
+                                        "template refuses", "ystem" if name == "Gemma" else "roles")
+
+    def test_turns_behind_the_last_answer_are_left_out(self):
+        self.family("ChatML")
+        turns = [user("Hello"), assistant("fine")]
+        with_more, _ = self.prepare({"messages": turns + [user("Hello there"), system("Be kind.")]})
+        tensors, _ = self.prepare({"messages": turns})
+        self.assertEqual(with_more["tokens"].tolist(), tensors["tokens"].tolist())
+
+    def test_an_answer_may_come_first_and_follow_an_answer_and_be_empty(self):
+        self.family("ChatML")
+        tensors, _ = self.prepare({"messages": [
+            assistant("Hello there"), assistant("how are you?"), user("fine"), assistant("")]})
+        self.assertEqual(self.answers(tensors),
+                         [["Hello there<|im_end|>", "how are you?<|im_end|>", "<|im_end|>"]])
+        self.family("Gemma")
+        self.output.unlink()
+        self.assert_refused(self.call(self.file({"messages": [assistant("Hello")]})),
+                            "line 1: messages: the chat template refuses the first 0")
+
+    def test_a_token_that_spans_the_border_to_an_answer_counts_as_header(self):
+        self.family("ChatML")
+        # The last newline of three is a token of its own by the pattern, and those before are one.
+        self.assertIn("ĊĊ", self.tokenizer.get_vocab())
+        tensors, _ = self.prepare({"messages": [user("Hello"), assistant("\n\nfine")]})
+        self.assertEqual(self.answers(tensors), [["\nfine<|im_end|>"]])
+
+    def test_a_token_that_spans_the_border_is_seen_where_places_lack_white_space(self):
+        tokenizer = byte_tokenizer()
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+        # This makes the library's own places count, for it takes white space along.
+        tokenizer.add_special_tokens([tokenizers.AddedToken("<|end|>", rstrip=True, special=True)])
+        self.model(tokenizer, PLAIN)
+        self.assertIn("Ġquestion", tokenizer.get_vocab())
+        tensors, _ = self.prepare({"messages": [user("Hello<|end|>"),
+                                                assistant("question is fine")]})
+        self.assertEqual(self.answers(tensors), [[" is fine\n"]])
+
+    def test_an_end_token_that_takes_the_newline_behind_it_is_learnt(self):
+        tokenizer = byte_tokenizer()
+        tokenizer.add_special_tokens([tokenizers.AddedToken("<|end|>", rstrip=True, special=True)])
+        self.model(tokenizer, CHATML.replace("<|im_end|>", "<|end|>"))
+        tensors, _ = self.prepare({"messages": [user("Hello"), assistant("fine"), user("Hello"),
+                                                assistant("thanks")]})
+        self.assertEqual(self.answers(tensors), [["fine<|end|>", "thanks<|end|>"]])
+
+    def test_an_end_that_shares_a_token_with_the_next_turn_is_not_learnt(self):
+        # The newline behind a turn is one token with the first of those before the next turn.
+        self.model(byte_tokenizer(), PLAIN.replace("{{ message", "{{ '\n\n' + message")
+                   .replace("{{ 'assistant", "{{ '\n\nassistant"))
+        tensors, _ = self.prepare({"messages": [user("Hello"), assistant("(fine)"), user("Hello"),
+                                                assistant("(fine)")]})
+        self.assertEqual(self.answers(tensors), [["(fine)", "(fine)\n"]])
+
+    def test_without_an_end_token_all_that_the_template_writes_for_a_turn_is_learnt(self):
+        self.model(byte_tokenizer(), PLAIN)
+        tensors, _ = self.prepare({"messages": [user("Hello"), assistant("(fine)"), user("Hello"),
+                                                assistant("(fine)")]})
+        self.assertEqual(self.answers(tensors), [["(fine)\n", "(fine)\n"]])
+
+    def test_a_template_that_rewrites_earlier_turns_serves_for_the_last_answer_alone(self):
+        self.model(byte_tokenizer(), QWEN_3)
+        thought = "<think>\nwhy?\n</think>\n\nfine"
+        one = {"messages": [user("Hello"), assistant(thought)]}
+        two = {"messages": [user("Hello"), assistant(thought), user("how?"), assistant(thought)]}
+        self.assert_refused(self.call(self.file(one, two)), "a.jsonl, line 2: messages[1]:",
+                            "--answers last")
+        tensors, _ = self.prepare(one, two, more=["--answers", "last"])
+        self.assertEqual(self.answers(tensors), [[thought + "<|im_end|>"]] * 2)
+
+    def test_a_template_that_asks_otherwise_than_it_answers_is_refused(self):
+        self.model(byte_tokenizer(), CHATML.replace("<|im_start|>assistant", "<|im_start|>bot"))
+        self.assert_refused(self.call(self.file({"messages": [user("a"), assistant("b")]})),
+                            "line 1: messages[1]", "writes 'assistant", "asks with 'bot")
+
+    def test_prompt_and_completion_are_two_turns_of_a_template(self):
+        self.family("Llama 3")
+        pair, _ = self.prepare({"prompt": "Hello", "completion": " fine ", "id": 1})
+        turns, _ = self.prepare({"messages": [user("Hello"), assistant(" fine ")]})
+        self.assertEqual(pair["tokens"].tolist(), turns["tokens"].tolist())
+        self.assertEqual(pair["answers"].tolist(), turns["answers"].tolist())
+
+    def test_prompt_and_completion_follow_each_other_where_there_is_no_template(self):
+        self.model(byte_tokenizer(), eos_token="<|endoftext|>")
+        tensors, metadata = self.prepare({"prompt": "The answer", "completion": " is fine"})
+        ids = self.tokenizer.encode("The answer is fine<|endoftext|>").ids
+        self.assertEqual(tensors["tokens"][0, :len(ids)].tolist(), ids)
+        self.assertEqual(self.answers(tensors), [[" is fine<|endoftext|>"]])
+        self.assertEqual(metadata["template"], "")
+        # Nothing stands before the first token, so it cannot be predicted.
+        tensors, _ = self.prepare({"prompt": "", "completion": "Hello there"})
+        self.assertEqual(tensors["answers"][0, :2].tolist(), [0, 1])
+
+    def test_a_template_in_a_file_of_its_own_is_read(self):
+        folder = self.model(byte_tokenizer())
+        (folder / "chat_template.jinja").write_text(CHATML)
+        tensors, metadata = self.prepare({"messages": [user("Hello"), assistant("fine")]})
+        self.assertEqual(self.answers(tensors), [["fine<|im_end|>"]])
+        self.assertEqual(metadata["template"], hashlib.sha256(CHATML.encode()).hexdigest())
+
+
+class TextEncoderTest(unittest.TestCase):
+    PARTS = ["Hello", " ", "  ", "\n", "\n\n\n", "é", "e\u0301", "🙂", "👩‍👩‍👧", "\0", "ß", "𝄞",
+             "µ", "1", "<|im_end|>", "question", "<|end|>", "!?", "\u3000", "Ġ"]
+    # Composition makes the first character three bytes longer, and each of the others one shorter.
+    TEXTS = ["", "\u0958" + "e\u0301" * 3, "question Hello", *PARTS]
+
+    def assert_places_are_the_librarys(self, tokenizer, seed):
+        random_ = random.Random(seed)
+        texts = self.TEXTS + ["".join(random_.choices(self.PARTS, k=random_.randint(1, 40)))
+                              for _ in range(300)]
+        encoder = TextEncoder(tokenizer)
+        expected = tokenizer.encode_batch(texts, add_special_tokens=False)
+        for text, encoding, whole in zip(texts, encoder.encode(texts), expected, strict=True):
+            encoded = encoder.place(text, encoding)
+            self.assertEqual(encoded.tokens.tolist(), whole.ids, repr(text))
+            self.assertEqual([*zip(encoded.starts, encoded.ends)], whole.offsets, repr(text))
+
+    def test_places_are_those_of_the_library(self):
+        plain, spaces, composed, replaced, narrow = (byte_tokenizer() for _ in range(5))
+        plain.add_tokens(["Ġ", "question"])
+        self.assert_places_are_the_librarys(plain, seed=1)
+        spaces.add_special_tokens([tokenizers.AddedToken("<|end|>", rstrip=True, lstrip=True)])
+        spaces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        self.assert_places_are_the_librarys(spaces, seed=2)
+        composed.normalizer = normalizers.NFC()
+        self.assert_places_are_the_librarys(composed, seed=3)
+        replaced.normalizer = normalizers.Sequence(
+            [normalizers.Replace("question", "quest"), normalizers.Replace("Hello", "Helloooo")])
+        self.assert_places_are_the_librarys(replaced, seed=6)
+        narrow.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        self.assert_places_are_the_librarys(narrow, seed=4)
+        self.assert_places_are_the_librarys(word_tokenizer(), seed=5)
+
+
+class RowsTest(PrepareChatsTest):
+    def words(self, *lengths):
+        """Makes a line for each length in tokens. Its words, from w1 on, tell the line."""
+        return [{"prompt": f"w{number} " * (length - 2), "completion": f"w{number}"}
+                for number, length in enumerate(lengths, start=1)]
+
+    def numbers(self, tensors):
+        """Returns which lines stand in each row."""
+        return [[int(tokens[documents == number][0]) - self.tokenizer.token_to_id("w0")
+                 for number in range(1, documents.max() + 1)]
+                for tokens, documents in zip(tensors["tokens"], tensors["documents"])]
+
+    def setUp(self):
+        super().setUp()
+        self.model(word_tokenizer(), eos_token="</s>")
+
+    def test_padding_gives_each_conversation_a_row(self):
+        tensors, metadata = self.prepare(*self.words(6, 3, 8), sequence=8)
+        self.assertEqual(self.numbers(tensors), [[1], [2], [3]])
+        self.assertEqual(tensors["documents"].tolist(),
+                         [[1] * 6 + [0] * 2, [1] * 3 + [0] * 5, [1] * 8])
+        self.assertEqual(tensors["answers"].tolist(), [[0] * 4 + [1, 1, 0, 0],
+                                                       [0, 1, 1] + [0] * 5, [0] * 6 + [1, 1]])
+        end = self.tokenizer.token_to_id("</s>")
+        self.assertEqual(tensors["tokens"][1, 3:].tolist(), [end] * 5)
+        self.assertEqual(metadata["layout"], "pad")
+
+    def test_packing_puts_each_conversation_into_the_first_row_with_room(self):
+        tensors, metadata = self.prepare(*self.words(6, 7, 3, 4, 10, 3, 2), sequence=10,
+                                         more=["--pack"])
+        # Line 3 would fill the row of line 2, but that of line 1 comes first. Full rows go at once.
+        self.assertEqual(self.numbers(tensors), [[5], [2, 6], [1, 3], [4, 7]])
+        self.assertEqual(tensors["documents"][3].tolist(), [1] * 4 + [2] * 2 + [0] * 4)
+        self.assertEqual(tensors["answers"][3].tolist(), [0, 0, 1, 1, 0, 1] + [0] * 4)
+        self.assertEqual((metadata["rows"], metadata["documents"], metadata["layout"]),
+                         ("4", "7", "pack"))
+        self.assertEqual(metadata["answer_tokens"], str(tensors["answers"].sum()))
+
+    def test_packed_conversations_are_the_padded_ones(self):
+        lengths = [2 + (7 * i) % 13 for i in range(30)]
+        padded, _ = self.prepare(*self.words(*lengths), sequence=16)
+        packed, metadata = self.prepare(*self.words(*lengths), sequence=16, more=["--pack"])
+        self.assertLess(int(metadata["rows"]), 20)
+
+        def documents(tensors):
+            return sorted((row["tokens"].tolist(), row["answers"].tolist()) for row in (
+                {name: tensors[name][i][tensors["documents"][i] == number]
+                 for name in ("tokens", "answers")}
+                for i in range(len(tensors["tokens"]))
+                for number in range(1, tensors["documents"][i].max() + 1)))
+        self.assertEqual(documents(packed), documents(padded))
+        for row in packed["documents"]:
+            filled = row[row > 0]
+            self.assertTrue((numpy.diff(filled) >= 0).all() and (row[filled.size:] == 0).all())
+
+    def test_rows_wait_for_documents_in_bounded_number_and_the_oldest_goes_first(self):
+        def document(number, length):
+            tokens = numpy.full(length, number)
+            return Document("", tokens, tokens)
+        drawn = 0
+
+        def documents():
+            nonlocal drawn
+            for drawn in range(MOST_OPEN_ROWS + 2):
+                yield document(drawn, 6)
+            yield document(-1, 4)
+
+        rows = first_fit(documents(), 10)
+        self.assertEqual(next(rows)[0].tokens[0], 0)
+        self.assertEqual(drawn, MOST_OPEN_ROWS)
+        self.assertEqual([len(row) for row in rows], [1, 2] + [1] * (MOST_OPEN_ROWS - 1))
+
+    def test_the_padding_token_is_the_tokenizers_own_where_it_has_one(self):
+        self.model(word_tokenizer(), eos_token="</s>", pad_token="w39")
+        tensors, _ = self.prepare(*self.words(3), sequence=4)
+        self.assertEqual(tensors["tokens"][0, 3], self.tokenizer.token_to_id("w39"))
+        self.model(byte_tokenizer(), CHATML)
+        tensors, _ = self.prepare({"messages": [user("Hello"), assistant("fine")]})
+        self.assertEqual(tensors["tokens"][0, -1], 0)
+
+    def test_what_is_too_long_is_refused_or_dropped_or_cut(self):
+        lines = self.words(4, 7, 6)
+        self.assert_refused(self.call(self.file(*lines), sequence=6), "line 2: 7 tokens",
+                            "--sequence 6", "--too-long drop or cut")
+        tensors, metadata = self.prepare(*lines, sequence=6, more=["--too-long", "drop"])
+        self.assertEqual((self.numbers(tensors), metadata["documents"]), ([[1], [3]], "2"))
+        self.assertIn("0 were cut and 1 dropped", self.said)
+        tensors, metadata = self.prepare(*lines, sequence=6, more=["--too-long", "cut"])
+        self.assertEqual((self.numbers(tensors), metadata["documents"]), ([[1], [2], [3]], "3"))
+        self.assertEqual(tensors["answers"][1].tolist(), [0, 0, 0, 0, 0, 1])
+        self.assertIn("1 were cut and 0 dropped", self.said)
+
+    def test_a_conversation_that_loses_all_its_answers_is_refused(self):
+        lines = self.words(4, 7)
+        self.output.unlink(missing_ok=True)
+        self.assert_refused(self.call(self.file(*lines), sequence=5, more=["--too-long", "cut"]),
+                            "line 2: nothing to learn: none of the first 5 of the 7 tokens")
+        self.assert_refused(self.call(self.file(*lines), sequence=3, more=["--too-long", "drop"]),
+                            "no conversation is left: all 2", "--sequence 3")
+
+    def test_the_file_is_the_one_described(self):
+        tensors, metadata = self.prepare(*self.words(6, 3, 5), sequence=8, more=["--pack"])
+        self.assertEqual({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()},
+                         {"tokens": (numpy.int32, (2, 8)), "documents": (numpy.int32, (2, 8)),
+                          "answers": (numpy.uint8, (2, 8))})
+        used = transformers.AutoTokenizer.from_pretrained(self.folder / "model").backend_tokenizer
+        digest = hashlib.sha256(used.to_str().encode()).hexdigest()
+        self.assertEqual(metadata, {
+            "gemini.format": "1", "task": "causal", "tokenizer": digest, "template": "",
+            "sequence": "8", "rows": "2", "documents": "3", "answers": "all", "layout": "pack",
+            "answer_tokens": "6"})
+        self.assertIn("2 rows of 8 tokens, 87.5% filled", self.said)
+
+    def test_the_same_lines_give_the_same_bytes_in_one_file_or_two(self):
+        lines = self.words(*(2 + i % 9 for i in range(50)))
+        self.prepare(*lines, sequence=12, more=["--pack"])
+        before = self.output.read_bytes()
+        self.prepare(*lines, sequence=12, more=["--pack"])
+        self.assertEqual(self.output.read_bytes(), before)
+        files = self.file(*lines[:20], name="1"), self.file(*lines[20:], name="2")
+        self.assertIsNone(self.call(*files, sequence=12, more=["--pack"]))
+        self.assertEqual(self.output.read_bytes(), before)
+
+    def test_many_batches_give_the_rows_of_their_lines_in_order(self):
+        # More than two batches by their bytes, which white space makes long.
+        lines = [json.dumps(line).encode() + b" " * 20_000 + b"\n"
+                 for line in self.words(*([3] * 38))]
+        tensors, _ = self.prepare(*lines, sequence=3)
+        self.assertEqual(self.numbers(tensors), [[i] for i in range(1, 39)])
+
+    def test_a_preview_shows_the_first_rows_with_answers_marked(self):
+        self.prepare(*self.words(4, 3, 6), sequence=8, more=["--pack", "--preview", "1"])
+        self.assertIn("== row 1, document 2: 3 tokens, 2 of answers\nw2[[w2 </s>]]\n", self.said)
+        self.assertIn("== row 1: 1 of 8 tokens are padding", self.said)
+        self.assertNotIn("row 2", self.said)
+
+
+class ErrorsTest(PrepareChatsTest):
+    GOOD = {"messages": [user("Hello"), assistant("fine")]}
+
+    def setUp(self):
+        super().setUp()
+        self.family("ChatML")
+
+    def test_a_line_that_cannot_be_used_is_refused_by_file_line_and_key(self):
+        for line, *parts in (
+                (b'{"messages": [}\n', "is no JSON", "column 15"),
+                (b"\xff{}\n", "not UTF-8 at byte 0"),
+                (b"[" * 100_000 + b"\n", "is no JSON that Python reads"),
+                ([], "is no JSON object"),
+                ({}, "neither the key messages nor the keys prompt and completion"),
+                ({"text": "Hello"}, "neither the key messages"),
+                ({"messages": "Hello"}, ": messages: no list"),
+                ({"messages": []}, ": messages: no answer"),
+                ({"messages": [user("a"), system("b")]}, ": messages: no answer: none of 2"),
+                ({"messages": ["a"]}, ": messages[0]: no object"),
+                ({"messages": [user("a"), {"role": "bot", "content": "b"}]},
+                 ": messages[1].role: unknown role 'bot'", "system, user, assistant, tool"),
+                ({"messages": [{"content": "b"}]}, ": messages[0].role: unknown role None"),
+                ({"messages": [{"role": ["user"], "content": "b"}]},
+                 ".role: unknown role ['user']"),
+                ({"messages": [user("a"), {"role": "assistant"}]},
+                 ": messages[1].content: missing"),
+                ({"messages": [user(1), assistant("b")]}, ": messages[0].content: no text"),
+                ({"prompt": "a"}, ": completion: missing"),
+                ({"completion": "a"}, ": prompt: missing"),
+                ({"prompt": ["a"], "completion": "a"}, ": prompt: no text"),
+                ({**self.GOOD, "tools": [{"name": "a"}]}, ": tools: "),
+                ({"prompt": "\ud83d", "completion": "a"}, "'\\ud83d' is half a character")):
+            with self.subTest(line=line if len(line) < 1000 else "long"):
+                path = self.file(self.GOOD, b"\n", line, self.GOOD)
+                self.assert_refused(self.call(path), f"{path}, line 3", *parts)
+
+    def test_a_line_of_a_later_batch_and_file_is_refused_by_its_own_number(self):
+        first = self.file(self.GOOD)
+        second = self.file(*[self.GOOD] * 20_000, {}, name="b.jsonl")
+        self.assert_refused(self.call(first, second, sequence=32), f"{second}, line 20001 ")
+
+    def test_a_byte_order_mark_and_lines_of_white_space_are_no_error(self):
+        tensors, metadata = self.prepare(b"\xef\xbb\xbf", self.GOOD, b" \r\n", self.GOOD, b"\n")
+        self.assertEqual(metadata["rows"], "2")
+
+    def test_files_that_are_missing_or_empty_are_refused(self):
+        good = self.file(self.GOOD)
+        self.assert_refused(self.call(good, self.folder / "none"), "none: no such file")
+        for content in (b"", b"\n \n"):
+            self.assert_refused(self.call(good, self.file(content, name="b.jsonl")),
+                                "b.jsonl is empty")
+
+    def test_a_tokenizer_that_lacks_what_is_needed_is_refused(self):
+        good, pair = self.file(self.GOOD), self.file({"prompt": "a", "completion": "b"}, name="b")
+        self.model(byte_tokenizer())
+        self.assert_refused(self.call(good), "a.jsonl, line 1: messages: the tokenizer has no chat "
+                            "template", "chat_template.jinja")
+        self.assert_refused(self.call(pair), "line 1: completion:", "no", "eos_token")
+        self.assert_refused(self.call(good, tokenizer=self.folder / "model/tokenizer.json"),
+                            "--messages needs the tokenizer's folder")
+        self.assert_refused(self.call(good, tokenizer=self.folder / "none"), "no tokenizer at")
+        (self.folder / "model/tokenizer.json").write_text("{}")
+        self.assert_refused(self.call(good), "model has no tokenizer that transformers reads")
+        self.model(byte_tokenizer(), "{% for %}")
+        self.assert_refused(self.call(good), "line 1: messages: the chat template refuses")
+
+    def test_a_text_that_the_tokenizer_cannot_encode_is_refused(self):
+        tokenizer = tokenizers.Tokenizer(models.WordLevel({"w0": 0}, unk_token="none"))
+        self.model(tokenizer, eos_token="</s>")
+        self.assert_refused(self.call(self.file({"prompt": "a", "completion": "b"})),
+                            "a.jsonl, line 1, or soon behind: the tokenizer fails")
+
+    def test_nothing_to_learn_is_refused(self):
+        self.model(byte_tokenizer(), eos_token="<|endoftext|>")
+        self.assert_refused(self.call(self.file({"prompt": "", "completion": ""})),
+                            "a.jsonl, line 1: nothing to learn: none of the 1 tokens")
+
+    def test_truncation_and_padding_saved_with_a_tokenizer_change_nothing(self):
+        expected, _ = self.prepare(self.GOOD)
+        tokenizer = byte_tokenizer()
+        tokenizer.enable_truncation(4)
+        tokenizer.enable_padding(length=20)
+        self.model(tokenizer, CHATML)
+        tensors, _ = self.prepare(self.GOOD)
+        self.assertEqual(tensors["documents"].tolist(), expected["documents"].tolist())
+        self.assertEqual(tensors["answers"].tolist(), expected["answers"].tolist())
+
+    def test_options_that_do_not_go_together_are_refused(self):
+        good = self.file(self.GOOD)
+        self.assert_refused(self.call(good, output=self.folder / "rows.npy"),
+                            "must end with .safetensors")
+        for more, message in ((["--separator", "a"], "--separator goes with --text"),
+                              (["--dtype", "auto"], "--dtype goes with --text"),
+                              (["--pad", "--pack"], "not allowed with"),
+                              (["--text", "a"], "not allowed with"),
+                              (["--sequence", "1"], "1 is less than 2")):
+            self.assert_refused(self.call(good, more=more), message)
+        for more, message in (([], "--messages needs --sequence"),
+                              (["--too-long", "cut"], "--too-long goes with --messages"),
+                              (["--pack"], "--pack goes with --messages")):
+            source = "--text" if more else "--messages"
+            with self.assertRaises(SystemExit) as refused:
+                prepare_data.main(["--tokenizer", "a", source, str(good), "--output",
+                                   str(self.output), *more])
+            self.assertIn(message, refused.exception.code)
+
+    def test_an_output_that_cannot_be_written_is_refused_by_its_name(self):
+        good = self.file(self.GOOD)
+        self.assert_refused(self.call(good, output=self.folder / "no/such.safetensors"),
+                            "no/such.safetensors: No such file or directory")
+        self.assert_refused(self.call(good, output=self.folder / "a.jsonl/b.safetensors"),
+                            "b.safetensors: Not a directory")
+
+    def test_the_program_leaves_the_old_output_as_it_was_when_the_disk_is_full(self):
+        self.prepare(self.GOOD)
+        before = self.output.read_bytes()
+        path = self.file(*[self.GOOD] * 50)
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        result = subprocess.run(
+            [sys.executable, TOOLS / "prepare_data.py", "--tokenizer", self.folder / "model",
+             "--messages", path, "--sequence", "512", "--output", self.output],
+            capture_output=True, text=True, check=False, preexec_fn=limit)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertEqual(result.stderr,
+                         f"prepare_data: {self.output}: File too large\n")
+        self.assertEqual(self.output.read_bytes(), before)
+        self.assertEqual([p.name for p in self.folder.iterdir() if ".tmp" in p.name], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

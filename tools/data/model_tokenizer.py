@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer of a model: from a tokenizer.json, a model folder, or a name on the Hub."""
+import hashlib
+import pathlib
+
+import tokenizers
+
+from .data_error import DataError, first_line
+
+
+def load_tokenizer(name):
+    """Returns a tokenizers.Tokenizer from a tokenizer.json, a model folder, or a Hub name."""
+    path = pathlib.Path(name)
+    json_path = path / "tokenizer.json" if path.is_dir() else path
+    if json_path.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(json_path))
+        except Exception as error:  # The library raises bare Exception.
+            raise DataError(f"{json_path} is no tokenizer: {error}") from error
+    # Older folders have vocab.json and merges.txt only; transformers converts them.
+    return _load_by_transformers(
+        name, "has no tokenizer.json, and transformers does not read it").backend_tokenizer
+
+
+def load_chat_tokenizer(name):
+    """Returns the transformers tokenizer of a model folder, or of a Hub name.
+
+    It knows what a tokenizer.json does not: the chat template, and the tokens that end and pad.
+    """
+    if pathlib.Path(name).is_file():
+        raise DataError(f"{name} is a file: --messages needs the tokenizer's folder, which has the "
+                        "chat template and the special tokens beside it")
+    return _load_by_transformers(name, "has no tokenizer that transformers reads")
+
+
+def digest_of(tokenizer):
+    """Returns the SHA-256 of what a tokenizers.Tokenizer does with text, in hexadecimal digits."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def take_text_as_it_is(tokenizer):
+    """Makes a tokenizers.Tokenizer neither cut nor pad, whatever it was saved with."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+
+def _load_by_transformers(name, wrong_with_a_folder):
+    is_folder = pathlib.Path(name).is_dir()
+    if not is_folder and (name.count("/") > 1 or name.startswith((".", "/", "~"))):
+        raise DataError(f"there is no tokenizer at {name}")
+    try:
+        import transformers  # Takes a second, and text with a tokenizer.json does without.
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, use_fast=True)
+        tokenizer.backend_tokenizer  # Slow tokenizers have none, and cannot tell tokens' places.
+        return tokenizer
+    except Exception as error:  # It raises whatever files, the Hub or the network make it raise.
+        where = wrong_with_a_folder if is_folder else (
+            "is neither a file nor a folder here, and the Hugging Face Hub did not give it")
+        raise DataError(f"{name} {where}: {first_line(error)}") from error

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One long text as one long row of tokens: a one-dimensional .npy of uint16 or uint32.
+
+The text is streamed: memory does not grow with it. It is cut at the end of a line about every
+64 KiB, so no token spans such a place; the same files always give the same tokens.
+"""
+import codecs
+
+import numpy
+
+from .complete_file import complete_file
+from .data_error import DataError
+from .model_tokenizer import take_text_as_it_is
+
+PIECE_BYTES = 64 * 1024
+# A piece without the end of a line may grow to this before it is cut anywhere.
+LONGEST_PIECE_CHARACTERS = 256 * 1024
+PIECES_A_BATCH = 16  # They are encoded on all cores; a token takes some 300 bytes meanwhile.
+HEADER_BYTES = 128
+
+
+def pieces_of(path, progress):
+    """Yields a file's text in pieces that end with a line. Calls progress(bytes) as it reads."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    text, read_bytes = "", 0
+    with open(path, "rb") as file:
+        while True:
+            data = file.read(PIECE_BYTES)
+            try:
+                text += decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                # error.start counts from the bytes that the decoder had kept.
+                at = read_bytes + len(data) - len(error.object) + error.start
+                raise DataError(f"{path} is not UTF-8 at byte {at}: convert it, for example with "
+                                f"iconv -f latin1 -t utf-8") from error
+            read_bytes += len(data)
+            progress(len(data))
+            if not data:
+                break
+            end = text.rfind("\n") + 1
+            if end == 0 and len(text) > LONGEST_PIECE_CHARACTERS:
+                end = len(text)
+            if end > 0:
+                yield text[:end]
+                text = text[end:]
+    if text:
+        yield text
+
+
+def npy_header(dtype, num_tokens):
+    """Returns the head of an .npy, of fixed length, to be written again when the count is known."""
+    fields = "{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }" % (
+        numpy.dtype(dtype).newbyteorder("<").str, num_tokens)
+    header = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + fields.encode()
+    return header + b" " * (HEADER_BYTES - 1 - len(header)) + b"\n"
+
+
+def write_tokens(tokenizer, text_paths, output, separator=None, dtype=None,
+                 progress=lambda n: None):
+    """Encodes the files in order into `output`. Returns (number of tokens, numpy dtype)."""
+    vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
+    if dtype is None:
+        dtype = numpy.uint16 if vocabulary <= 2**16 else numpy.uint32
+    if separator is not None:
+        separator_id = tokenizer.token_to_id(separator)
+        if separator_id is None:
+            raise DataError(f"the tokenizer has no token {separator!r}")
+    take_text_as_it_is(tokenizer)
+    num_tokens = 0
+    with complete_file(output) as file:
+        file.write(npy_header(dtype, 0))
+
+        def put(ids):
+            nonlocal num_tokens
+            array = numpy.asarray(ids, dtype=numpy.int64)
+            if array.size and array.max() > numpy.iinfo(dtype).max:
+                raise DataError(f"token {array.max()} does not fit into "
+                                f"{numpy.dtype(dtype).name}: use --dtype uint32")
+            file.write(array.astype(numpy.dtype(dtype).newbyteorder("<")).tobytes())
+            num_tokens += array.size
+
+        def encode(batch):
+            for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                put(encoding.ids)
+
+        for path in text_paths:
+            batch = []
+            for piece in pieces_of(path, progress):
+                batch.append(piece)
+                if len(batch) == PIECES_A_BATCH:
+                    encode(batch)
+                    batch = []
+            encode(batch)
+            if separator is not None:
+                put([separator_id])
+        if num_tokens == 0:
+            raise DataError(f"no tokens in {', '.join(map(str, text_paths))}: the text is empty")
+        file.seek(0)
+        file.write(npy_header(dtype, num_tokens))
+    return num_tokens, dtype
