@@ -115,7 +115,16 @@ absl::Status ExampleData::Read(int64_t index, absl::Span<int64_t> tokens,
   GEMINI_RETURN_IF_ERROR(
       ReadElements(reader_, answers_, index * sequence_tokens(), absl::MakeSpan(answers)));
   // The file may have been written to since it was checked.
-  GEMINI_RETURN_IF_ERROR(CountIn(index, answers).status());
+  GEMINI_ASSIGN_OR_RETURN(const int64_t num_answers, CountIn(index, answers));
+  if (!num_answers_.empty()) {
+    const int64_t before = num_answers_[static_cast<size_t>(index)];
+    if (num_answers != before) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(reader_.path(), ": row ", index, " has ", num_answers, " answers and had ",
+                       before, " when it was opened: leave the file alone while a run reads it"));
+    }
+    GEMINI_RETURN_IF_ERROR(CheckTokens(index, values, vocab_size_));
+  }
   for (size_t i = 0; i < length; ++i) {
     tokens[i] = values[i];
     labels[i] = answers[i] != 0 ? values[i] : -1;
@@ -138,10 +147,10 @@ absl::StatusOr<std::vector<int64_t>> ExampleData::ReadDocuments(int64_t index) c
 
 absl::StatusOr<int64_t> ExampleData::CountAnswers(int64_t index) const {
   GEMINI_RETURN_IF_ERROR(CheckIndex(index));
-  std::vector<uint8_t> answers(static_cast<size_t>(sequence_tokens()));
-  GEMINI_RETURN_IF_ERROR(
-      ReadElements(reader_, answers_, index * sequence_tokens(), absl::MakeSpan(answers)));
-  return CountIn(index, answers);
+  if (num_answers_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(reader_.path(), ": rows were not checked"));
+  }
+  return num_answers_[static_cast<size_t>(index)];
 }
 
 absl::StatusOr<TokenFingerprint> ExampleData::Fingerprint() const {
@@ -149,7 +158,7 @@ absl::StatusOr<TokenFingerprint> ExampleData::Fingerprint() const {
   TokenFingerprint fingerprint = {.num_tokens = tokens_.num_elements,
                                   .file_bytes = last.offset_bytes + last.size_bytes};
   std::vector<std::byte> ends;
-  for (const SafetensorsTensor* tensor : {&tokens_, &answers_}) {
+  for (const SafetensorsTensor* tensor : {&tokens_, &answers_, &documents_}) {
     const int64_t size_bytes = std::min(tensor->size_bytes, kMiB);
     for (const int64_t first_byte : {int64_t{0}, tensor->size_bytes - size_bytes}) {
       ends.resize(ends.size() + static_cast<size_t>(size_bytes));
@@ -225,11 +234,12 @@ absl::Status ExampleData::CheckDocuments(int64_t row, absl::Span<const int32_t> 
   return absl::OkStatus();
 }
 
-absl::Status ExampleData::CheckRows(int64_t vocab_size, bool takes_padding) const {
+absl::Status ExampleData::CheckRows(int64_t vocab_size, bool takes_padding) {
   const int64_t length = sequence_tokens();
   const int64_t most_rows = std::min(num_sequences(), std::max<int64_t>(kPieceTokens / length, 1));
   std::vector<int32_t> tokens(static_cast<size_t>(most_rows * length)), documents(tokens.size());
   std::vector<uint8_t> answers(tokens.size());
+  std::vector<int32_t> num_answers;
   for (int64_t first = 0; first < num_sequences(); first += most_rows) {
     const int64_t num_rows = std::min(most_rows, num_sequences() - first);
     const auto count = static_cast<size_t>(num_rows * length);
@@ -245,11 +255,14 @@ absl::Status ExampleData::CheckRows(int64_t vocab_size, bool takes_padding) cons
                                                   static_cast<size_t>(length));
       };
       GEMINI_RETURN_IF_ERROR(CheckTokens(first + i, of_row(tokens), vocab_size));
-      GEMINI_RETURN_IF_ERROR(CountIn(first + i, of_row(answers)).status());
+      GEMINI_ASSIGN_OR_RETURN(const int64_t count_of_row, CountIn(first + i, of_row(answers)));
+      num_answers.push_back(static_cast<int32_t>(count_of_row));
       GEMINI_RETURN_IF_ERROR(
           CheckDocuments(first + i, of_row(documents), of_row(answers), takes_padding));
     }
   }
+  num_answers_ = std::move(num_answers);
+  vocab_size_ = vocab_size;
   return absl::OkStatus();
 }
 

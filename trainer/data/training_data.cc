@@ -50,8 +50,8 @@ absl::StatusOr<TokenFingerprint> TrainingData::Fingerprint() const {
   return std::visit([](const auto& file) { return file.Fingerprint(); }, file_);
 }
 
-absl::Status TrainingData::CheckRows(int64_t vocab_size, bool takes_padding) const {
-  const auto* const examples = std::get_if<ExampleData>(&file_);
+absl::Status TrainingData::CheckRows(int64_t vocab_size, bool takes_padding) {
+  auto* const examples = std::get_if<ExampleData>(&file_);
   return examples != nullptr ? examples->CheckRows(vocab_size, takes_padding)
                              : std::get<TokenData>(file_).CheckVocabulary(vocab_size);
 }

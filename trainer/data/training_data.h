@@ -38,17 +38,18 @@ class TrainingData {
   // be predicted.
   absl::Status Read(int64_t index, absl::Span<int64_t> tokens, absl::Span<int64_t> labels) const;
 
-  // Returns how many tokens each document of a row has. The row is one unless has_documents.
+  // Returns how many tokens each document of a row has. Unless has_documents, the row is one.
   absl::StatusOr<std::vector<int64_t>> ReadDocuments(int64_t index) const;
 
-  // Returns how many tokens of a row are predicted: at least one.
+  // Returns how many tokens of a row are predicted: at least one. Reads nothing; of examples the
+  // rows were checked.
   absl::StatusOr<int64_t> CountLabels(int64_t index) const;
 
   // Returns what the file is now. Reads its ends.
   absl::StatusOr<TokenFingerprint> Fingerprint() const;
 
   // Reads every row, as ExampleData::CheckRows and TokenData::CheckVocabulary do.
-  absl::Status CheckRows(int64_t vocab_size, bool takes_padding) const;
+  absl::Status CheckRows(int64_t vocab_size, bool takes_padding);
 
  private:
   using File = std::variant<TokenData, ExampleData>;

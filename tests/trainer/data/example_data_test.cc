@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <tuple>
@@ -79,7 +80,7 @@ class ExampleDataTest : public ::testing::Test {
   // What the file is refused for when its rows are checked.
   absl::Status Check(const Content& content, bool takes_padding = true) {
     Write(content);
-    const absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
+    absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
     return data.ok() ? data->CheckRows(kVocabulary, takes_padding) : data.status();
   }
 
@@ -88,8 +89,9 @@ class ExampleDataTest : public ::testing::Test {
 
 TEST_F(ExampleDataTest, LabelsAreTheTokensThatAreAnswers) {
   Write({});
-  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  ASSERT_OK_AND_ASSIGN(ExampleData data, ExampleData::Open(path_));
   EXPECT_EQ(data.num_sequences(), 3);
+  EXPECT_THAT(data.CountAnswers(0), StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(data.sequence_tokens(), 4);
   ASSERT_OK(data.CheckRows(kVocabulary, /*takes_padding=*/true));
   std::vector<int64_t> tokens(4), labels(4);
@@ -285,14 +287,13 @@ TEST_F(ExampleDataTest, RowsAreCheckedToTheLastPiece) {
 TEST_F(ExampleDataTest, AFileCutShortIsRefusedAndOneCutWhileOpenIsDataLoss) {
   Write({});
   const auto size_bytes = static_cast<off_t>(std::filesystem::file_size(path_));
-  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  ASSERT_OK_AND_ASSIGN(ExampleData data, ExampleData::Open(path_));
   ASSERT_EQ(::truncate(path_.c_str(), size_bytes - 2), 0);
   std::vector<int64_t> tokens(4), labels(4);
   ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
   const std::string where = "ends at byte " + std::to_string(size_bytes - 2);
-  for (const absl::Status& status :
-       {data.Read(2, absl::MakeSpan(tokens), absl::MakeSpan(labels)), data.CountAnswers(2).status(),
-        data.CheckRows(kVocabulary, /*takes_padding=*/true)}) {
+  for (const absl::Status& status : {data.Read(2, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
+                                     data.CheckRows(kVocabulary, /*takes_padding=*/true)}) {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path_), HasSubstr(where))));
   }
@@ -317,7 +318,29 @@ TEST_F(ExampleDataTest, AnswersThatChangeWhileTheFileIsOpenAreNamedWithTheirByte
                                                                    std::to_string(byte)))));
 }
 
-TEST_F(ExampleDataTest, TheFingerprintChangesWithTokensAnswersAndTheSize) {
+TEST_F(ExampleDataTest, RowsThatChangeAfterTheyWereCheckedAreRefused) {
+  Write({});
+  ASSERT_OK_AND_ASSIGN(ExampleData data, ExampleData::Open(path_));
+  ASSERT_OK(data.CheckRows(kVocabulary, /*takes_padding=*/true));
+  std::vector<int64_t> tokens(4), labels(4);
+  ASSERT_OK(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(path_));
+  const auto write = [&](int64_t byte, char value) {
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(byte);
+    file.put(value);
+  };
+  write(size - 12 + 1, 1);  // An answer more.
+  EXPECT_THAT(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
+              StatusIs(kInvalid, AllOf(HasSubstr(path_),
+                                       HasSubstr("row 0 has 3 answers and had 2 when it was"))));
+  write(size - 12 + 1, 0);
+  write(size - 12 - 2 * 48 + 3, 1);  // The last byte of the first token: 2^24 more.
+  EXPECT_THAT(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
+              StatusIs(kInvalid, HasSubstr("token 16777223 in row 0, position 0")));
+}
+
+TEST_F(ExampleDataTest, TheFingerprintChangesWithTensorsAndTheSize) {
   const auto fingerprint = [&](const Content& content) {
     Write(content);
     const absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
@@ -330,12 +353,14 @@ TEST_F(ExampleDataTest, TheFingerprintChangesWithTokensAnswersAndTheSize) {
   EXPECT_EQ(whole.num_tokens, 12);
   EXPECT_EQ(whole.file_bytes, std::filesystem::file_size(path_));
   EXPECT_EQ(fingerprint({}), whole);
-  Content tokens, answers, metadata;
+  Content tokens, answers, documents, metadata;
+  documents.documents[9] = 0;
   tokens.tokens[11] = 1;
   answers.answers[3] = 0;
   metadata.metadata["template"] = std::string(64, 'a');
   EXPECT_NE(fingerprint(tokens).ends_crc32c, whole.ends_crc32c);
   EXPECT_NE(fingerprint(answers).ends_crc32c, whole.ends_crc32c);
+  EXPECT_NE(fingerprint(documents).ends_crc32c, whole.ends_crc32c);
   EXPECT_NE(fingerprint(metadata).file_bytes, whole.file_bytes);
 }
 

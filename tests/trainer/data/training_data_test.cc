@@ -34,7 +34,7 @@ TEST_F(TrainingDataTest, EachTokenOfATextIsItsLabel) {
   std::ofstream(path, std::ios::binary)
       << "\x93NUMPY" << '\x01' << '\x00' << static_cast<char>(header.size()) << '\x00' << header
       << std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0", 14);
-  ASSERT_OK_AND_ASSIGN(const TrainingData data, TrainingData::Open(path, 3));
+  ASSERT_OK_AND_ASSIGN(TrainingData data, TrainingData::Open(path, 3));
   EXPECT_TRUE(data.labels_all());
   EXPECT_EQ(data.num_sequences(), 2);
   EXPECT_EQ(data.sequence_tokens(), 3);
@@ -65,7 +65,7 @@ TEST_F(TrainingDataTest, RowsOfExamplesHaveALengthAndLabelsOfTheirOwn) {
       {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(int32_t)}));
   ASSERT_OK(writer->AppendRaw({std::byte{0}, std::byte{0}, std::byte{1}}));
   ASSERT_OK(writer->Finish());
-  ASSERT_OK_AND_ASSIGN(const TrainingData data, TrainingData::Open(path, 99));
+  ASSERT_OK_AND_ASSIGN(TrainingData data, TrainingData::Open(path, 99));
   EXPECT_FALSE(data.labels_all());
   EXPECT_EQ(data.num_sequences(), 1);
   EXPECT_EQ(data.sequence_tokens(), 3);
@@ -73,6 +73,7 @@ TEST_F(TrainingDataTest, RowsOfExamplesHaveALengthAndLabelsOfTheirOwn) {
   ASSERT_OK(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
   EXPECT_THAT(tokens, ElementsAre(4, 5, 6));
   EXPECT_THAT(labels, ElementsAre(-1, -1, 6));
+  ASSERT_OK(data.CheckRows(/*vocab_size=*/7, /*takes_padding=*/false));
   EXPECT_THAT(data.CountLabels(0), IsOkAndHolds(1));
   EXPECT_THAT(data.CheckRows(/*vocab_size=*/6, /*takes_padding=*/false),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("token 6 in row 0")));
