@@ -46,16 +46,16 @@ class ExampleData {
   // Returns how many tokens each document of a row has, in their order.
   absl::StatusOr<std::vector<int64_t>> ReadDocuments(int64_t index) const;
 
-  // Returns the number of a row's answers, which is above 0. Reads nothing. FAILED_PRECONDITION: the
-  // rows were not checked.
+  // Returns the number of a row's answers, which is above 0. Reads nothing. FAILED_PRECONDITION:
+  // the rows were not checked.
   absl::StatusOr<int64_t> CountAnswers(int64_t index) const;
 
   // Returns what the file is now. Reads the ends of its tensors.
   absl::StatusOr<TokenFingerprint> Fingerprint() const;
 
-  // Reads all of the file, and keeps 4 bytes a row. INVALID_ARGUMENT: a token is not from 0 to `vocab_size` - 1, a row has
-  // no answer, or documents or answers lie where none may. UNIMPLEMENTED: a row has padding where
-  // the model does not take it.
+  // Reads all of the file, and keeps 4 bytes a row. INVALID_ARGUMENT: a token is not from 0 to
+  // `vocab_size` - 1, a row has no answer, or documents or answers lie where none may.
+  // UNIMPLEMENTED: a row has padding where the model does not take it.
   absl::Status CheckRows(int64_t vocab_size, bool takes_padding);
 
  private:
@@ -72,7 +72,8 @@ class ExampleData {
   SafetensorsReader reader_;
   SafetensorsTensor tokens_, answers_, documents_;
   bool has_documents_ = false;
-  // What CheckRows has found: how many answers each row has, and of which vocabulary all tokens are.
+  // What CheckRows has found: how many answers each row has, and of which vocabulary all tokens
+  // are.
   std::vector<int32_t> num_answers_;
   int64_t vocab_size_ = 0;
 };

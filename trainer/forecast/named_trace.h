@@ -23,8 +23,8 @@ struct RoundShape {
   MomentFormat moments = MomentFormat::kFp32;
   bool states_on_nvme = false;  // The home of the optimizer's.
   // Rows hold several documents, which attention keeps apart (trainer/models/row_documents.h).
-  // Their lengths matter only where attention computes scores by pieces (row_attention.h): there the
-  // forecast has one document that fills all of a row but a token.
+  // Their lengths matter only where attention computes scores by pieces (row_attention.h): there
+  // the forecast has one document that fills all of a row but a token.
   bool has_documents = false;
   // Into how many parameters tables of the vocabulary are cut (CutIntoBlocks).
   int64_t vocabulary_blocks = 1;
