@@ -59,6 +59,11 @@ QWEN_3 = (
     "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+# It ends a text that asks for nothing.
+PHI_3 = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + "
+    "'<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}")
 PLAIN = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}")
@@ -323,6 +328,30 @@ class AnswersTest(PrepareChatsTest):
                                                 assistant("thanks")]})
         self.assertEqual(self.answers(tensors), [["fine<|end|>", "thanks<|end|>"]])
 
+    def test_what_a_template_adds_behind_the_end_token_is_not_learnt(self):
+        tokenizer = byte_tokenizer(SPECIAL_TOKENS + ["<|end|>", "<|user|>", "<|assistant|>"])
+        contents = ["fine", "", " two\nlines ", "<|end|>"]
+        always_asks = LLAMA_3.replace("{% if add_generation_prompt %}", "{% if true %}")
+        for template, end in (PHI_3, "<|end|>"), (always_asks, "<|eot_id|>"):
+            with self.subTest(end):
+                self.model(tokenizer, template, bos_token="<|begin_of_text|>", eos_token="<|endoftext|>")
+                trims = template is always_asks
+                learnt = [(content.strip() if trims else content) + end for content in contents]
+                turns = [turn for content in contents for turn in (user("Hello"), assistant(content))]
+                for more, expected in ([], learnt), (["--answers", "last"], learnt[-1:]):
+                    tensors, _ = self.prepare({"messages": turns}, sequence=512, more=more)
+                    self.assertEqual(self.answers(tensors), [expected])
+
+    def test_a_header_that_the_template_does_not_ask_with_is_refused(self):
+        # As Zephyr's, which asks behind a message alone, and here there is none before the answer.
+        self.model(byte_tokenizer(), (
+            "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + "
+            "eos_token + '\n' }}{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}"
+            "{% endif %}{% endfor %}"), eos_token="</s>")
+        self.assert_refused(
+            self.call(self.file({"messages": [assistant("fine"), user("Hello"), assistant("fine")]})),
+            "line 1: messages[0]", "add_generation_prompt adds nothing", "<|assistant|>")
+
     def test_an_end_that_shares_a_token_with_the_next_turn_is_not_learnt(self):
         # The newline behind a turn is one token with the first of those before the next turn.
         self.model(byte_tokenizer(), PLAIN.replace("{{ message", "{{ '\n\n' + message")
@@ -436,8 +465,7 @@ class RowsTest(PrepareChatsTest):
                          [[1] * 6 + [0] * 2, [1] * 3 + [0] * 5, [1] * 8])
         self.assertEqual(tensors["answers"].tolist(), [[0] * 4 + [1, 1, 0, 0],
                                                        [0, 1, 1] + [0] * 5, [0] * 6 + [1, 1]])
-        end = self.tokenizer.token_to_id("</s>")
-        self.assertEqual(tensors["tokens"][1, 3:].tolist(), [end] * 5)
+        self.assertEqual(tensors["tokens"][1, 3:].tolist(), [0] * 5)
         self.assertEqual(metadata["layout"], "pad")
 
     def test_packing_puts_each_conversation_into_the_first_row_with_room(self):
@@ -485,13 +513,11 @@ class RowsTest(PrepareChatsTest):
         self.assertEqual(drawn, MOST_OPEN_ROWS)
         self.assertEqual([len(row) for row in rows], [1, 2] + [1] * (MOST_OPEN_ROWS - 1))
 
-    def test_the_padding_token_is_the_tokenizers_own_where_it_has_one(self):
+    def test_padding_is_a_token_that_every_model_has(self):
+        # A padding token is often added to a tokenizer, behind the model's vocabulary.
         self.model(word_tokenizer(), eos_token="</s>", pad_token="w39")
         tensors, _ = self.prepare(*self.words(3), sequence=4)
-        self.assertEqual(tensors["tokens"][0, 3], self.tokenizer.token_to_id("w39"))
-        self.model(byte_tokenizer(), CHATML)
-        tensors, _ = self.prepare({"messages": [user("Hello"), assistant("fine")]})
-        self.assertEqual(tensors["tokens"][0, -1], 0)
+        self.assertEqual(tensors["tokens"][0, 3], 0)
 
     def test_what_is_too_long_is_refused_or_dropped_or_cut(self):
         lines = self.words(4, 7, 6)
@@ -537,11 +563,11 @@ class RowsTest(PrepareChatsTest):
         self.assertEqual(self.output.read_bytes(), before)
 
     def test_many_batches_give_the_rows_of_their_lines_in_order(self):
-        # More than two batches by their bytes, which white space makes long.
+        # Three batches by their bytes, which white space makes long.
         lines = [json.dumps(line).encode() + b" " * 20_000 + b"\n"
-                 for line in self.words(*([3] * 38))]
+                 for line in self.words(*([3] * 58))]
         tensors, _ = self.prepare(*lines, sequence=3)
-        self.assertEqual(self.numbers(tensors), [[i] for i in range(1, 39)])
+        self.assertEqual(self.numbers(tensors), [[i] for i in range(1, 59)])
 
     def test_a_preview_shows_the_first_rows_with_answers_marked(self):
         self.prepare(*self.words(4, 3, 6), sequence=8, more=["--pack", "--preview", "1"])

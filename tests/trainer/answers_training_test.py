@@ -120,6 +120,7 @@ class AnswersTest(RanksTestCase):
 
     def assert_close(self, ours, expected, relative, key="loss"):
         self.assertEqual(len(ours), len(expected))
+        self.assertTrue(ours, f"there is no {key}")
         for i, (one, other) in enumerate(zip(ours, expected)):
             self.assertLessEqual(abs(one - other), relative * abs(other), f"{key} {i}: {ours}, {expected}")
 

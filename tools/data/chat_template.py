@@ -3,7 +3,7 @@
 
 The text is what the tokenizer's chat template writes. Where an answer lies follows from writing
 the conversation turn by turn: it begins where the template asks for an answer
-(add_generation_prompt), and ends with the turn's end token.
+(add_generation_prompt), and ends with the end token behind its content.
 """
 import hashlib
 import os
@@ -13,10 +13,10 @@ from .data_error import DataError, first_line
 
 
 class Answer(typing.NamedTuple):
-    """Characters of a text. An answer is [start, end), and its turn goes on to turn_end."""
+    """Characters of a text. An answer is [start, end), and white space follows up to space_end."""
     start: int
     end: int
-    turn_end: int
+    space_end: int
 
 
 class WrittenChat(typing.NamedTuple):
@@ -40,7 +40,8 @@ class ChatTemplate:
         added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
         # Some vocabularies have tokens of white space among them, which end no turn.
         self._end_tokens = {token.content for token in added if not token.content.isspace()}
-        self._end_lengths = set(map(len, self._end_tokens))
+        # The longest first, because the beginning of a token may be one, too.
+        self._end_lengths = sorted({len(token) for token in self._end_tokens}, reverse=True)
 
     def digest(self):
         """Returns the SHA-256 of the template in hexadecimal digits, or "" where there is none."""
@@ -79,17 +80,27 @@ class ChatTemplate:
         for index in turns if self._which_answers == "all" else turns[-1:]:
             is_last = index + 1 == len(messages)
             turn = text if is_last else self._apply(place, messages[:index + 1], False)
-            if not text.startswith(turn):
-                raise DataError(f"{place}: messages[{index}]: the chat template writes this turn "
-                                "otherwise when more turns follow, so the model would not see what "
-                                "it learnt: use --answers last")
             header = self._apply(place, messages[:index], True)
             if not turn.startswith(header):
                 at = len(os.path.commonprefix([turn, header]))
                 raise DataError(f"{place}: messages[{index}]: the chat template does not begin an "
                                 "answer as it asks for one (add_generation_prompt): it writes "
                                 f"{turn[at:at + 20]!r}, and asks with {header[at:at + 20]!r}")
-            answers.append(Answer(len(header), self._behind_end_token(turn), len(turn)))
+            start = len(header)
+            behind = _behind_content(turn, start, messages[index]["content"].strip())
+            if behind is None and header == self._apply(place, messages[:index], False):
+                raise DataError(f"{place}: messages[{index}]: the chat template does not ask for "
+                                "an answer here (add_generation_prompt adds nothing), so what it "
+                                f"writes before one would be learnt: {turn[start:start + 20]!r}")
+            end = self._end_of_answer(turn, start, behind)
+            if not text.startswith(turn[:end]):
+                raise DataError(f"{place}: messages[{index}]: the chat template writes this turn "
+                                "otherwise when more turns follow, so the model would not see what "
+                                "it learnt: use --answers last")
+            # Where no token ends the turn, one that goes on behind it is the next turn's as well.
+            has_end_token = text[start:end].endswith(tuple(self._end_tokens))
+            space_end = _behind_white_space(text, end) if has_end_token else end
+            answers.append(Answer(start, end, space_end))
         return text, answers
 
     def _apply(self, place, messages, asks_for_an_answer):
@@ -101,12 +112,34 @@ class ChatTemplate:
             raise DataError(f"{place}: messages: the chat template refuses the first "
                             f"{len(messages)}: {first_line(error)}") from error
 
-    def _behind_end_token(self, turn):
-        """Returns where the last answer of a text ends.
+    def _end_of_answer(self, turn, start, behind):
+        """Returns where the last answer of a text ends. It starts at `start`, its content ends at
+        `behind`, or the template rewrites the content, and that is None.
 
-        White space behind the end token separates turns, and the model never writes it: generation
-        stops at the token. Where no token ends a turn, all that the template writes belongs to it.
+        An answer ends with the token that the template writes behind the content. Generation stops
+        there, so the model never writes what some templates add: white space, the token that ends
+        a text, or the header of another answer. Behind content that is rewritten, the token is the
+        last thing of the turn but white space. Where no token ends a turn, all of it is learnt.
         """
-        text = turn.rstrip()
-        has_end_token = any(text[-length:] in self._end_tokens for length in self._end_lengths)
-        return len(text) if has_end_token else len(turn)
+        if behind is None:
+            end = len(turn.rstrip())
+            found = any(turn[max(start, end - length):end] in self._end_tokens
+                        for length in self._end_lengths)
+            return end if found else len(turn)
+        at = _behind_white_space(turn, behind)
+        for length in self._end_lengths:
+            if turn[at:at + length] in self._end_tokens:
+                return min(at + length, len(turn))
+        return len(turn)
+
+
+def _behind_content(turn, start, content):
+    """Returns where content ends that stands at `start`, but for white space. None: it does not."""
+    if not content:
+        return start
+    at = _behind_white_space(turn, start)
+    return at + len(content) if turn.startswith(content, at) else None
+
+
+def _behind_white_space(text, start):
+    return len(text) - len(text[start:].lstrip())

@@ -20,6 +20,9 @@ from .rows import first_fit, one_a_row
 from .safetensors_writer import Column, SafetensorsWriter
 
 FORMAT = "1"
+# Padding is neither seen nor predicted, but looked up: the tokenizer's own may be one token too
+# many for the model.
+PADDING = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +70,8 @@ def write_chats(tokenizer, paths, output, options, progress=lambda n: None):
         documents = _fitting(encode_chats(backend, template, conversations), options, counts)
         rows = (one_a_row(documents) if options.layout == "pad"
                 else first_fit(documents, options.sequence))
-        padding = _padding_token(tokenizer)
         for row in rows:
-            writer.append(*_arrays_of(row, options.sequence, padding))
+            writer.append(*_arrays_of(row, options.sequence))
             counts.rows += 1
             if counts.rows <= options.preview:
                 counts.previews.append(preview_of(backend, row, counts.rows, options.sequence))
@@ -111,9 +113,9 @@ def _fitting(documents, options, counts):
         yield document
 
 
-def _arrays_of(row, sequence, padding):
+def _arrays_of(row, sequence):
     """Returns the row's tokens, its documents' numbers and its answers, each [sequence]."""
-    tokens = numpy.full(sequence, padding, dtype="<i4")
+    tokens = numpy.full(sequence, PADDING, dtype="<i4")
     numbers = numpy.zeros(sequence, dtype="<i4")
     answers = numpy.zeros(sequence, dtype=numpy.uint8)
     begin = 0
@@ -124,9 +126,3 @@ def _arrays_of(row, sequence, padding):
         answers[begin:end] = document.answers
         begin = end
     return tokens, numbers, answers
-
-
-def _padding_token(tokenizer):
-    """Returns the id that fills rows up. It is neither seen nor predicted, so any would do."""
-    ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(token_id for token_id in ids if token_id is not None)

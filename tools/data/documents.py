@@ -57,13 +57,13 @@ def encode_chats(tokenizer, template, conversations):
 def document_of(chat, encoded):
     """Returns a WrittenChat as a document, from the EncodedText of its text.
 
-    A token belongs to an answer if it begins in it and ends within its turn. One that begins before
-    the answer belongs to the header. An end token may take the white space behind it along.
+    A token belongs to an answer if it begins in it and ends in it, or in the white space behind it,
+    which an end token may take along. One that begins before the answer belongs to the header.
     """
     answers = numpy.zeros(encoded.tokens.size, dtype=numpy.uint8)
     borders = encoded.starts.searchsorted([(a.start, a.end) for a in chat.answers]).tolist()
     for answer, (first, last) in zip(chat.answers, borders):
-        while last > first and encoded.ends[last - 1] > answer.turn_end:
+        while last > first and encoded.ends[last - 1] > answer.space_end:
             last -= 1
         answers[first:last] = 1
     answers[:1] = 0

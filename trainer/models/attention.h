@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal self-attention within documents: by Torch's scaled_dot_product_attention, or by
 // RowAttention where scores are capped, a window is shorter than the sequence, or weights are
-// dropped on a CPU or in rows of several documents. The former stores no
-// scores, except on a GPU in fp32 where heads are shared: no fused kernel there takes that. To drop
-// weights, it seeds Torch's generator of that GPU with the mask's key: its mask follows from the
-// key, too, but is another one than RowAttention's.
+// dropped on a CPU or in rows of several documents. The former stores no scores, except on a GPU in
+// fp32 where heads are shared: no fused kernel there takes that. To drop weights, it seeds Torch's
+// generator of that GPU with the mask's key: its mask follows from the key, too, but is another one
+// than RowAttention's.
 // Thread: any; of those on one GPU one at a time, for the generator's sake.
 #pragma once
 #include <cstdint>

@@ -93,7 +93,7 @@ torch::Tensor FrequenciesOf(const RotarySpec& rotary, int64_t size, int64_t sequ
   return frequencies;
 }
 
-// `longest`: tokens of the longest document.
+// `longest` counts the tokens of the longest document.
 HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t sequence,
                       int64_t longest, const torch::TensorOptions& options) {
   // Angles in fp32, whatever the hidden state is in: 16 bits cannot tell late positions apart.

@@ -41,7 +41,7 @@ struct BatchContext {
   ExpertRouting experts = {};
   std::optional<DropoutDraw> dropout = {};  // Absent in evaluation, where nothing is dropped.
   int64_t sequence = 0;                     // Tokens of a row; a part of them may be here.
-  SharedDocuments documents = {};           // Of the rows that are here.
+  SharedDocuments documents = {};           // The rows that are here have these.
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.

@@ -47,7 +47,7 @@ class LossSum {
   LossValues Mean() const;
 
  private:
-  double cross_entropies_ = 0;  // Of all labels.
+  double cross_entropies_ = 0;  // The sum over all labels.
   int64_t labels_ = 0;
   // These are sums over all rows.
   double beside_ = 0;  // What the totals have beside the cross entropies.
@@ -79,7 +79,7 @@ struct Labels {
 struct TokenBatch {
   torch::Tensor tokens;  // int64 [batch, sequence].
   Labels labels;
-  SharedDocuments documents = {};  // Of its rows.
+  SharedDocuments documents = {};  // The rows have these.
 };
 
 // What backward multiplies the parts of a batch's loss by.

@@ -53,7 +53,7 @@ class PipelineStage {
 
   // What a step needs to know of its micro-batches.
   struct Step {
-    absl::Span<const TokenBatch> batches;  // One each, all of one size.
+    absl::Span<const TokenBatch> batches;  // There is one for each, all of one size.
     LossFactors factors;
     absl::FunctionRef<DropoutDraw(int64_t micro_batch)> draw_of;
     // An error ends the step here, and other ranks wait.

@@ -17,8 +17,7 @@
 namespace gemini::trainer {
 
 // Returns these rows of the data in their order, on `device`, with their documents where rows may
-// have several. Nothing is to be predicted of rows
-// behind the first `num_labeled`.
+// have several. Nothing is to be predicted of rows behind the first `num_labeled`.
 absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
                                      int64_t num_labeled, torch::Device device);
 
