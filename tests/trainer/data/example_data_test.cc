@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -27,9 +27,8 @@ constexpr int64_t kVocabulary = 50;
 
 template <typename T>
 std::vector<std::byte> Bytes(const std::vector<T>& values) {
-  std::vector<std::byte> bytes(values.size() * sizeof(T));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 // What a file holds: at first three rows of four tokens, of which the last has padding.
