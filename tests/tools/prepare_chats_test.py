@@ -1,212 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/prepare_data.py --messages, with tokenizers and chat templates that are made here."""
-import contextlib
 import hashlib
-import io
-import itertools
 import json
-import pathlib
 import random
 import resource
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import numpy
-import safetensors
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-sys.modules["torch"] = None  # As the program does it: transformers then starts at once.
-import transformers
+from chat_fixture import (CHATML, FAMILIES, GEMMA, LLAMA_3, PHI_3, PLAIN, QWEN_3, SPECIAL_TOKENS, TEXT, TOOLS,
+                          PrepareChatsTest, assistant, byte_tokenizer, system, user, word_tokenizer)
 import prepare_data
+import transformers
 from data.documents import Document
 from data.rows import MOST_OPEN_ROWS, first_fit
 from data.text_encoder import TextEncoder
-
-# As the models' own templates are, less what they do with tools.
-LLAMA_3 = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
-    "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}"
-    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}"
-    "{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}")
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
-    "message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-MISTRAL = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
-    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}")
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
-    "{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{% set role = 'model' %}"
-    "{% else %}{% set role = message['role'] %}{% endif %}"
-    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}")
-# Qwen 3 keeps the thinking of the last answer alone.
-QWEN_3 = (
-    "{% for message in messages %}{% set content = message['content'] %}"
-    "{% if message['role'] == 'assistant' and not loop.last %}"
-    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-# It ends a text that asks for nothing.
-PHI_3 = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + "
-    "'<|end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}")
-PLAIN = (
-    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}")
-
-SPECIAL_TOKENS = ["<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<|begin_of_text|>",
-                  "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>",
-                  "<|im_end|>", "<bos>", "<start_of_turn>", "<end_of_turn>"]
-TEXT = ("Hello there, how are you?\n\n\n\nassistant user system model: fine, thanks! 123\n\n"
-        "The answer to that question is another question.   Grüße 🙂\n") * 4
-
-
-class Family:
-    """A template, its tokens, and what it writes around the content of an answer."""
-
-    def __init__(self, template, bos, eos, before="", behind="", trims=False, has_system=True):
-        self.template = template
-        self.bos = bos
-        self.eos = eos
-        self.before = before
-        self.behind = behind
-        self.trims = trims
-        self.has_system = has_system
-
-    def learnt(self, content):
-        return self.before + (content.strip() if self.trims else content) + self.behind
-
-
-FAMILIES = {
-    "Llama 3": Family(LLAMA_3, "<|begin_of_text|>", "<|eot_id|>", behind="<|eot_id|>", trims=True),
-    "ChatML": Family(CHATML, None, "<|im_end|>", behind="<|im_end|>"),
-    "Mistral": Family(MISTRAL, "<s>", "</s>", before=" ", behind="</s>", has_system=False),
-    "Gemma": Family(GEMMA, "<bos>", "<|endoftext|>", behind="<end_of_turn>", trims=True,
-                    has_system=False),
-}
-
-
-def byte_tokenizer(special_tokens=SPECIAL_TOKENS):
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(
-        vocab_size=600, special_tokens=special_tokens, show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    return tokenizer
-
-
-def word_tokenizer():
-    """A tokenizer by which a text has one token a word, so that tests can choose lengths."""
-    words = [f"w{i}" for i in range(60)]
-    vocabulary = {word: number for number, word in enumerate(["<unk>", "</s>", *words])}
-    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["</s>"])
-    return tokenizer
-
-
-def user(content):
-    return {"role": "user", "content": content}
-
-
-def assistant(content):
-    return {"role": "assistant", "content": content}
-
-
-def system(content):
-    return {"role": "system", "content": content}
-
-
-class PrepareChatsTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name) / "a b"  # A path with a space in it.
-        self.folder.mkdir()
-        self.output = self.folder / "rows.safetensors"
-        self.said = ""
-
-    def model(self, tokenizer, template=None, **tokens):
-        """Writes a tokenizer's folder as the Hub has them, and remembers its tokenizer."""
-        self.tokenizer = tokenizer
-        folder = self.folder / "model"
-        folder.mkdir(exist_ok=True)
-        tokenizer.save(str(folder / "tokenizer.json"))
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
-        if template is not None:
-            config["chat_template"] = template
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        return folder
-
-    def family(self, name):
-        family = FAMILIES[name]
-        tokens = {"eos_token": family.eos}
-        if family.bos:
-            tokens["bos_token"] = family.bos
-        self.model(byte_tokenizer(), family.template, **tokens)
-        return family
-
-    def file(self, *lines, name="a.jsonl"):
-        """Writes lines: bytes as they are, other objects as JSON."""
-        path = self.folder / name
-        path.write_bytes(b"".join(
-            line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
-            for line in lines))
-        return path
-
-    def call(self, *files, more=(), sequence=512, output=None, tokenizer=None):
-        """Runs the program's main. Returns None, or what it exits with."""
-        out, err = io.StringIO(), io.StringIO()
-        arguments = ["--tokenizer", tokenizer or self.folder / "model", "--messages", *files,
-                     "--sequence", sequence, "--output", output or self.output, *more]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                prepare_data.main(list(map(str, arguments)))
-                return None
-            except SystemExit as exit_:
-                return exit_.code if isinstance(exit_.code, str) else err.getvalue()
-            finally:
-                self.said = out.getvalue()
-
-    def prepare(self, *lines, more=(), sequence=512):
-        """Prepares the lines. Returns the file's tensors and metadata."""
-        self.assertIsNone(self.call(self.file(*lines), more=more, sequence=sequence))
-        with safetensors.safe_open(self.output, "numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
-
-    def answers(self, tensors):
-        """Returns the text of each answer: one list a document, in the order of the rows."""
-        result = []
-        for tokens, answers, documents in zip(
-                tensors["tokens"], tensors["answers"], tensors["documents"]):
-            for number in range(1, documents.max() + 1):
-                mine = documents == number
-                runs = itertools.groupby(zip(tokens[mine], answers[mine]), key=lambda pair: pair[1])
-                result.append([self.tokenizer.decode([token for token, _ in run],
-                                                     skip_special_tokens=False)
-                               for answer, run in runs if answer])
-        return result
-
-    def assert_refused(self, said, *parts):
-        self.assertIsNotNone(said)
-        for part in parts:
-            self.assertIn(str(part), said)
-        self.assertEqual([path.name for path in self.folder.iterdir() if "rows" in path.name], [])
 
 
 class AnswersTest(PrepareChatsTest):

@@ -91,7 +91,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   std::string output;
   int64_t steps = 0;
   int64_t batch = 8;
-  // 0: as the data's rows, and of a text as many as the model has positions, at most 1,024.
+  // If it is 0, the length of the data's rows is taken. A text has no rows: it is then cut into as
+  // many tokens as the model has positions, at most 1,024.
   int64_t sequence = 0;
   bool has_documents = false;  // Rows of data hold several. It is no key: the files say it.
   int64_t accumulate = 1;

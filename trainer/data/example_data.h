@@ -62,8 +62,8 @@ class ExampleData {
   explicit ExampleData(SafetensorsReader reader) : reader_(std::move(reader)) {}
 
   absl::Status CheckIndex(int64_t index) const;
-  // Returns the number of answers in a row. INVALID_ARGUMENT: there is none, or a value is neither
-  // 0 nor 1, or the first token is one.
+  // Returns the number of answers in a row. It is INVALID_ARGUMENT if there is none, if a value is
+  // neither 0 nor 1, or if the first token is an answer.
   absl::StatusOr<int64_t> CountIn(int64_t row, absl::Span<const uint8_t> answers) const;
   absl::Status CheckTokens(int64_t row, absl::Span<const int32_t> tokens, int64_t vocab_size) const;
   absl::Status CheckDocuments(int64_t row, absl::Span<const int32_t> documents,

@@ -26,7 +26,7 @@ struct RowDocuments {
   // [rows, sequence], on the CPU. Those of padding count from 0, too.
   torch::Tensor Positions(int64_t sequence) const;
 };
-// Null: each row is one document.
+// It is null where each row is one document.
 using SharedDocuments = std::shared_ptr<const RowDocuments>;
 
 }  // namespace gemini::trainer
