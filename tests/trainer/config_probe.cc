@@ -20,8 +20,8 @@
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
-#include "trainer/models/causal_lm.h"
 #include "trainer/models/counter_dropout.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -38,12 +38,12 @@ torch::Tensor ReadTokens(const std::string& path) {
   return tokens.view({2, -1});
 }
 
-absl::StatusOr<std::unique_ptr<CausalLm>> Load(const std::string& directory, Json& result) {
+absl::StatusOr<std::unique_ptr<StagedModel>> Load(const std::string& directory, Json& result) {
   const absl::StatusOr<HfCheckpoint> checkpoint = HfCheckpoint::Open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
   result["unknown"] = checkpoint->config().unknown_keys;
-  absl::StatusOr<std::unique_ptr<CausalLm>> model =
-      MakeCausalLm(checkpoint->config().spec, torch::kFloat32);
+  absl::StatusOr<std::unique_ptr<StagedModel>> model =
+      MakeStagedModel(checkpoint->config().spec, torch::kFloat32);
   if (!model.ok()) return model;
   const absl::Status status = LoadModel(*checkpoint, **model);
   if (!status.ok()) return status;
@@ -72,7 +72,7 @@ std::unique_ptr<at::ObserverContext> RecordDraw(const at::RecordFunction& functi
 }
 
 // Returns the loss, and says in `draws` what was dropped.
-torch::Tensor LossWithDraws(CausalLm& model, const torch::Tensor& tokens, Json& draws) {
+torch::Tensor LossWithDraws(StagedModel& model, const torch::Tensor& tokens, Json& draws) {
   Draws().clear();
   const auto handle = at::addThreadLocalCallback(
       at::RecordFunctionCallback(RecordDraw).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
@@ -88,12 +88,12 @@ torch::Tensor LossWithDraws(CausalLm& model, const torch::Tensor& tokens, Json& 
 
 Json Probe(const std::string& directory, const torch::Tensor& tokens) {
   Json result = {{"directory", directory}};
-  const absl::StatusOr<std::unique_ptr<CausalLm>> loaded = Load(directory, result);
+  const absl::StatusOr<std::unique_ptr<StagedModel>> loaded = Load(directory, result);
   if (!loaded.ok()) {
     result["refused"] = std::string(loaded.status().message());
     return result;
   }
-  CausalLm& model = **loaded;
+  StagedModel& model = **loaded;
   model.eval();
   {
     const torch::NoGradGuard no_grad;

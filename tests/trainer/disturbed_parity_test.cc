@@ -23,7 +23,7 @@
 #include "tests/client/torch/training_fixture.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/models/activation_store_managed.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/models/vertical_schedule.h"
 
 namespace gemini::trainer {
@@ -91,7 +91,7 @@ template <const char* kConfig>
 class LanguageModelJob final : public Job {
  public:
   LanguageModelJob()
-      : model_(*MakeCausalLm(ParseHfConfig(kConfig, "config")->spec, torch::kFloat32)) {
+      : model_(*MakeStagedModel(ParseHfConfig(kConfig, "config")->spec, torch::kFloat32)) {
     const torch::NoGradGuard no_grad;
     for (torch::Tensor& parameter : model_->parameters()) parameter.normal_(0, 0.05);
   }
@@ -156,7 +156,7 @@ class LanguageModelJob final : public Job {
     return model_->LossOf(stream, all, LossFactors::OfStep(1, all.count, 1)).Total() + penalty;
   }
 
-  const std::unique_ptr<CausalLm> model_;
+  const std::unique_ptr<StagedModel> model_;
 };
 
 // --- What a run does.

@@ -15,7 +15,7 @@
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -66,8 +66,8 @@ class HfParityTest : public ::testing::Test {
     ASSERT_GE(cases_.size(), 68u);
   }
 
-  absl::StatusOr<std::unique_ptr<CausalLm>> Load(const HfCheckpoint& checkpoint) {
-    auto model = MakeCausalLm(checkpoint.config().spec, torch::kFloat32);
+  absl::StatusOr<std::unique_ptr<StagedModel>> Load(const HfCheckpoint& checkpoint) {
+    auto model = MakeStagedModel(checkpoint.config().spec, torch::kFloat32);
     if (!model.ok()) return model;
     const absl::Status status = LoadModel(checkpoint, **model);
     if (!status.ok()) return status;
@@ -88,7 +88,7 @@ TEST_F(HfParityTest, LogitsLossAndGradientsAreThoseOfTransformers) {
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint,
                          HfCheckpoint::Open(absl::StrCat(directory_, "/", name)));
     EXPECT_THAT(checkpoint.config().unknown_keys, ::testing::IsEmpty());
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model, Load(checkpoint));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StagedModel> model, Load(checkpoint));
     ASSERT_OK_AND_ASSIGN(
         const SafetensorsReader reference,
         SafetensorsReader::Open(absl::StrCat(directory_, "/", name, ".reference.safetensors")));
@@ -128,8 +128,8 @@ TEST_F(HfParityTest, AModelThatLacksMemoryOrTypeIsNotLoadedInPlace) {
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_ + "/gpt2"));
   for (const torch::TensorOptions& options :
        {torch::TensorOptions().device(torch::kMeta), torch::dtype(torch::kFloat16)}) {
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
-                         MakeCausalLm(checkpoint.config().spec, options));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StagedModel> model,
+                         MakeStagedModel(checkpoint.config().spec, options));
     EXPECT_THAT(LoadModel(checkpoint, *model),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          ::testing::HasSubstr("transformer.wte.weight is not")));
@@ -154,7 +154,7 @@ TEST_F(HfParityTest, SavedCheckpointsAreReadBackAndLeftForTransformers) {
   for (const std::string& name : cases_) {
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source,
                          HfCheckpoint::Open(absl::StrCat(directory_, "/", name)));
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model, Load(source));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StagedModel> model, Load(source));
     const torch::NoGradGuard no_grad;
     const auto parameters = model->named_parameters();
     // Negated: 16-bit formats hold it exactly, so all forms save the same values.
@@ -175,7 +175,7 @@ TEST_F(HfParityTest, SavedCheckpointsAreReadBackAndLeftForTransformers) {
                                                 static_cast<size_t>(std::min<int64_t>(size, 4096)));
                                  }));
       ASSERT_OK_AND_ASSIGN(const HfCheckpoint saved, HfCheckpoint::Open(target));
-      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> again, Load(saved));
+      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StagedModel> again, Load(saved));
       EXPECT_TRUE(torch::equal(again->Forward(tokens), logits));
 
       ASSERT_OK_AND_ASSIGN(

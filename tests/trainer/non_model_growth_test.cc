@@ -8,7 +8,7 @@
 #include "tests/client/torch/small_models.h"
 #include "tests/client/torch/training_fixture.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -76,8 +76,8 @@ class NonModelGrowthTest : public TrainingTest {
   NonModelGrowthTest() { at::set_num_threads(1); }
   ~NonModelGrowthTest() override { WatchedAllocator::Install().Watch(nullptr); }
 
-  static std::unique_ptr<CausalLm> MakeModel() {
-    auto model = *MakeCausalLm(ParseHfConfig(kModel, "config")->spec, torch::kFloat32);
+  static std::unique_ptr<StagedModel> MakeStagedModel() {
+    auto model = *MakeStagedModel(ParseHfConfig(kModel, "config")->spec, torch::kFloat32);
     torch::manual_seed(5);
     const torch::NoGradGuard no_grad;
     for (torch::Tensor& parameter : model->parameters()) parameter.normal_(0, 0.05);
@@ -90,7 +90,7 @@ class NonModelGrowthTest : public TrainingTest {
   }
 
   // Forward and backward with dropout; returns the loss.
-  static float ForwardBackward(CausalLm& model, int number, const Step& step) {
+  static float ForwardBackward(StagedModel& model, int number, const Step& step) {
     model.zero_grad();
     torch::manual_seed(static_cast<uint64_t>(number));
     const torch::Tensor tokens =
@@ -118,13 +118,13 @@ class NonModelGrowthTest : public TrainingTest {
 
   // Plain training of all steps to come; then the session that has to follow it, with that room.
   void Start(const std::vector<Step>& steps, int64_t device_memory) {
-    reference_ = MakeModel();
+    reference_ = MakeStagedModel();
     optimizer_.emplace(UniqueParameters(*reference_), Optimizer());
     for (size_t i = 0; i < steps.size(); ++i) {
       losses_.push_back(ForwardBackward(*reference_, static_cast<int>(i), steps[i]));
       optimizer_->Step(kMaxNorm);
     }
-    managed_ = MakeModel();
+    managed_ = MakeStagedModel();
     TrainingOptions options = SmallOptions();
     options.chunk_bytes = kChunk;
     options.device_memory = device_memory;
@@ -256,7 +256,7 @@ class NonModelGrowthTest : public TrainingTest {
   }
 
   WatchedAllocator& watch_ = WatchedAllocator::Install();
-  std::unique_ptr<CausalLm> reference_, managed_;
+  std::unique_ptr<StagedModel> reference_, managed_;
   std::optional<ReferenceAdamW> optimizer_;
   std::vector<float> losses_;  // Of plain training.
   int number_ = 0;             // Of the next step.

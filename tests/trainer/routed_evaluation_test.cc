@@ -14,9 +14,9 @@
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/forecast/traced_step.h"
-#include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
 #include "trainer/models/plain_layers.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -36,7 +36,7 @@ class RoutedEvaluationTest : public TrainingTest {
 
   void Make(int64_t device_bytes, PolicyKind policy = PolicyKind::kAuto) {
     spec_ = ParseHfConfig(config_, "config")->spec;
-    model_ = *MakeCausalLm(spec_, torch::kFloat32);
+    model_ = *MakeStagedModel(spec_, torch::kFloat32);
     torch::manual_seed(1);
     {
       const torch::NoGradGuard no_grad;
@@ -102,7 +102,7 @@ class RoutedEvaluationTest : public TrainingTest {
 
   const char* config_ = kConfig;
   ModelSpec spec_;
-  std::unique_ptr<CausalLm> model_;
+  std::unique_ptr<StagedModel> model_;
   ManagedModel* managed_ = nullptr;
   PlainLayers layers_{torch::kFloat32};
   const FetchWeights fetch_ = [this](const Tensor& from,

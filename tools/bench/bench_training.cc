@@ -70,7 +70,7 @@ absl::Status BenchTraining::Open(const BenchShape& shape, int64_t device_bytes, 
           "n_positions": %d, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})",
       shape.num_layers, shape.width, shape.width / 64, shape.vocab_size, shape.sequence);
   GEMINI_ASSIGN_OR_RETURN(const HfConfig config, ParseHfConfig(json, "the benchmark's config"));
-  GEMINI_ASSIGN_OR_RETURN(model_, MakeCausalLm(config.spec, torch::kFloat32));
+  GEMINI_ASSIGN_OR_RETURN(model_, MakeStagedModel(config.spec, torch::kFloat32));
   {
     const at::NoGradGuard no_grad;
     for (const auto& parameter : model_->named_parameters()) {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/torch/model/training_session.h"
 #include "server/embedded_server.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 
@@ -50,7 +50,7 @@ class BenchTraining {
   absl::Status Open(const BenchShape& shape, int64_t device_bytes, int64_t chunk_bytes,
                     int64_t bandwidth);
 
-  std::unique_ptr<CausalLm> model_;
+  std::unique_ptr<StagedModel> model_;
   std::vector<at::Tensor> tokens_;
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<client::hooks::TrainingSession> session_;

@@ -13,7 +13,7 @@
 #include "gemini/state_format.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::bench {
 namespace {
@@ -31,8 +31,8 @@ absl::StatusOr<std::vector<trainer::ParameterShape>> Parameters() {
       const trainer::HfConfig config,
       trainer::ParseHfConfig(R"({"model_type":"gpt2","vocab_size":8192})", "pipeline_job"));
   GEMINI_ASSIGN_OR_RETURN(
-      const std::unique_ptr<trainer::CausalLm> model,
-      trainer::MakeCausalLm(config.spec, torch::dtype(torch::kBFloat16).device(torch::kMeta)));
+      const std::unique_ptr<trainer::StagedModel> model,
+      trainer::MakeStagedModel(config.spec, torch::dtype(torch::kBFloat16).device(torch::kMeta)));
   return trainer::ParameterShapesOf(*model);
 }
 

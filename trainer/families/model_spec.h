@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a decoder-only transformer computes and what its tensors are called: all that the model, its
-// checkpoint and its forecast have to know of a family. A family makes one from config.json
+// What a transformer computes and what its tensors are called: all that the model, its checkpoint
+// and its forecast have to know of a family. A family makes one from config.json
 // (hf_config.h); one module runs them all (trainer/models/transformer.h). No Torch.
 // Names:  of layers, from the model's root: a layer "transformer.ln_f" has the tensors
 //         "transformer.ln_f.weight" and "transformer.ln_f.bias".
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/families/task_spec.h"
 #include "trainer/families/weight_names.h"
 
 namespace gemini::trainer {
@@ -106,10 +107,10 @@ struct BlockKind {
   std::optional<RotarySpec> rotary = {};  // Empty where heads are not turned.
 };
 
-// Causal self-attention. Query and output have num_heads * head_size elements a token, key and
-// value num_kv_heads * head_size: each of their heads serves num_heads / num_kv_heads of the
-// query's.
+// Self-attention. Query and output have num_heads * head_size elements a token, key and value
+// num_kv_heads * head_size: each of their heads serves num_heads / num_kv_heads of the query's.
 struct AttentionSpec {
+  bool causal = true;  // A token attends to itself and those before it. If false, to all.
   int64_t num_heads = 1;
   int64_t num_kv_heads = 1;  // Divides num_heads.
   int64_t head_size = 1;
@@ -196,12 +197,28 @@ struct BlockNames {
 struct LayerNames {
   std::string token_embedding = {};
   std::string position_embedding = {};
+  std::string type_embedding = {};
+  std::string embedding_norm = {};
   std::string project_in = {};
   std::string blocks = {};  // Block i is "<blocks>.<i>".
   BlockNames block = {};
   std::string final_norm = {};
   std::string project_out = {};
-  std::string head = {};
+  // The linear layer and the norm of a head that transforms.
+  std::string head_transform = {};
+  std::string head_norm = {};
+  std::string head = {};  // A tied one has a name if it has a bias.
+  std::string pooler = {};
+  std::string classifier = {};
+};
+
+// The head of a classification: a linear layer that reads one token of each sequence.
+struct ClassifierSpec {
+  // It reads the last token. If false, it reads what the pooler makes of the first: a linear layer
+  // of the model's width with a bias, and the hyperbolic tangent.
+  bool reads_last_token = true;
+  bool bias = false;
+  double dropout = 0;  // Of what it reads.
 };
 
 // All sizes are >= 1.
@@ -217,6 +234,9 @@ struct ModelSpec {
   // The embedding is multiplied by it, as rounded to the parameters' type.
   double embedding_scale = 1;
   std::optional<PositionSpec> positions = {};  // Nothing: there is no table.
+  // Rows of a table of token types, such as which of two texts a token is of. 0: there is none.
+  int64_t num_token_types = 0;
+  bool embedding_norm = false;  // The sum of the embeddings is normed, before its dropout.
   NormSpec norm = {};
   BlockOrder order = BlockOrder::kNormsBefore;
   std::vector<BlockKind> kinds = {{}};  // One at least.
@@ -232,9 +252,15 @@ struct ModelSpec {
   double embedding_dropout = 0;
   double residual_dropout = 0;  // What each part of a block adds to the residual is dropped out.
   bool tied_head = true;        // The head is the token embedding's table.
+  bool head_bias = false;       // The logits have one.
+  // The head reads norm(activation(W x + b)) of the last hidden state x. Empty: it reads x.
+  std::optional<Activation> head_transform = {};
   double logit_scale = 1;       // The logits are multiplied by it.
   double logit_soft_cap = 0;    // As AttentionSpec::soft_cap, of logits.
   double initial_deviation = 0.02;  // Of the normal distribution that a new head starts with.
+  // Empty where the family classifies nothing.
+  std::optional<ClassifierSpec> classifier = {};
+  TaskSpec task = {};
   LayerNames layers = {};
   WeightNames files = {};
 

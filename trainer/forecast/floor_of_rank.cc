@@ -16,7 +16,7 @@
 #include "client/torch/model/element_types.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/forecast/traced_step.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/parallel/communicator_dry.h"
 #include "trainer/parallel/model_of_ranks.h"
 
@@ -26,7 +26,7 @@ namespace {
 // Finds what operators of a trace need, in their order.
 class OperatorFloors {
  public:
-  OperatorFloors(const GatheredLm& model, ElementType element, const NamedTrace& step)
+  OperatorFloors(const GatheredModel& model, ElementType element, const NamedTrace& step)
       : model_(model), element_(element), step_(step) {
     for (size_t u = 0; u < model.units().size(); ++u) {
       for (const UnitTensor& tensor : model.units()[u]->tensors()) units_[tensor.name] = u;
@@ -97,7 +97,7 @@ class OperatorFloors {
     return reading.bytes() > behind.bytes() ? reading : behind;
   }
 
-  const GatheredLm& model_;
+  const GatheredModel& model_;
   const ElementType element_;
   const NamedTrace& step_;
   absl::flat_hash_map<absl::string_view, size_t> units_;  // Their numbers, by tensors' names.
@@ -114,16 +114,17 @@ absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape rou
   round.micro_batches = 1;  // Later ones need as much, and more that is not counted.
   if (layout.ranks_of_row() == 1) return TraceStep(spec, round, ComputeRate());
   CommunicatorDry communicator(rank, layout.num_ranks());
-  const auto make = [&](const ModelSpec& of) -> absl::StatusOr<std::unique_ptr<CausalLm>> {
+  const auto make = [&](const ModelSpec& of) -> absl::StatusOr<std::unique_ptr<StagedModel>> {
     GEMINI_ASSIGN_OR_RETURN(
         const std::unique_ptr<TensorLayers> layers,
         MakeLayersOfRank(of, client::hooks::ScalarTypeOf(round.element), communicator, layout));
-    return MakeCausalLm(of, *layers);
+    return MakeStagedModel(of, *layers);
   };
   return TraceStep(spec, round, ComputeRate(), make);
 }
 
-DeviceNeed FindFloorOfRank(const GatheredLm& model, ElementType element, const NamedTrace& step) {
+DeviceNeed FindFloorOfRank(const GatheredModel& model, ElementType element,
+                           const NamedTrace& step) {
   DeviceNeed most = OperatorFloors(model, element, step).FindMost();
   for (size_t u = 0; u < model.units().size(); ++u) {
     const std::unique_ptr<GatheredUnit>& unit = model.units()[u];

@@ -12,20 +12,20 @@
 #include "gemini/device_shortage.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/forecast/named_trace.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/rank_layout.h"
 
 namespace gemini::trainer {
 
 // Returns the trace of a step of one micro-batch, of the layers that `rank` has, as if it had no
 // units, and without memory that depends on the processor. It asks no other rank. The model has
-// passed CheckLayout. Errors: as TraceStep, and of MakeCausalLm.
+// passed CheckLayout. Errors: as TraceStep, and of MakeStagedModel.
 absl::StatusOr<NamedTrace> TraceStepOfRank(const ModelSpec& spec, RoundShape round,
                                            const RankLayout& layout, int64_t rank);
 
 // Returns what the neediest part of a rank's step is known to need: adding up the gradients of a
 // unit, or an operator; in a pipeline, of its stages. `step` is the trace of the model that `model`
 // has units of, or empty: nothing is known of its operators then.
-DeviceNeed FindFloorOfRank(const GatheredLm& model, ElementType element, const NamedTrace& step);
+DeviceNeed FindFloorOfRank(const GatheredModel& model, ElementType element, const NamedTrace& step);
 
 }  // namespace gemini::trainer

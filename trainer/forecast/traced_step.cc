@@ -33,8 +33,8 @@
 #include "trainer/forecast/meta_kernels.h"
 #include "trainer/forecast/meta_memory.h"
 #include "trainer/forecast/repeated_blocks.h"
-#include "trainer/models/causal_lm.h"
 #include "trainer/models/counter_dropout.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -75,7 +75,7 @@ int64_t CopiedBytes(ElementType element) {
 // Writes the trace while operators run.
 class StepRecorder {
  public:
-  StepRecorder(const ModelSpec& spec, const CausalLm& model, const RoundShape& round,
+  StepRecorder(const ModelSpec& spec, const StagedModel& model, const RoundShape& round,
                const ComputeRate& rate);
   ~StepRecorder();
 
@@ -165,7 +165,7 @@ class TakeAfterAccumulation final : public torch::autograd::PostAccumulateGradHo
   const int32_t tensor_;
 };
 
-StepRecorder::StepRecorder(const ModelSpec& spec, const CausalLm& model, const RoundShape& round,
+StepRecorder::StepRecorder(const ModelSpec& spec, const StagedModel& model, const RoundShape& round,
                            const ComputeRate& rate)
     : spec_(spec),
       round_(round),
@@ -363,7 +363,7 @@ SharedDocuments DocumentsOf(const RoundShape& round) {
 }
 
 // As trainer/run/training_loop.cc does.
-void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recorder) {
+void RunMicroBatch(StagedModel& model, const RoundShape& round, StepRecorder& recorder) {
   recorder.set_backward(false);
   const torch::Tensor tokens =
       at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
@@ -373,13 +373,14 @@ void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recor
   loss.Backward(LossFactors());
 }
 
-using ModelMaker = absl::FunctionRef<absl::StatusOr<std::unique_ptr<CausalLm>>(const ModelSpec&)>;
+using ModelMaker =
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<StagedModel>>(const ModelSpec&)>;
 
 // Makes the model as one rank has it.
 struct PlainModel {
   const RoundShape& round;
-  absl::StatusOr<std::unique_ptr<CausalLm>> operator()(const ModelSpec& spec) const {
-    return MakeCausalLm(
+  absl::StatusOr<std::unique_ptr<StagedModel>> operator()(const ModelSpec& spec) const {
+    return MakeStagedModel(
         spec, torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta),
         {.blocks = round.vocabulary_blocks, .on_cpu = round.on_cpu});
   }
@@ -392,7 +393,7 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
   RegisterMetaKernels();
   NamedTrace made;
   try {
-    GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<CausalLm> model,
+    GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<StagedModel> model,
                             make(WithDropoutOf(round, spec)));
     model->set_recompute(round.recompute);
     model->set_documents(DocumentsOf(round));

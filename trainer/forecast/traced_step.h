@@ -24,7 +24,7 @@
 
 namespace gemini::trainer {
 
-class CausalLm;
+class StagedModel;
 
 // Tensors are in the order of the model's parameters. INVALID_ARGUMENT: a count or a rate that is
 // not above 0, more than 2^26 tokens a micro-batch, a sequence beyond the model's positions, more
@@ -36,7 +36,7 @@ absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& ro
 // type: of `spec`, or of one with fewer of its blocks.
 absl::StatusOr<NamedTrace> TraceStep(
     const ModelSpec& spec, const RoundShape& round, const ComputeRate& rate,
-    absl::FunctionRef<absl::StatusOr<std::unique_ptr<CausalLm>>(const ModelSpec&)> make);
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<StagedModel>>(const ModelSpec&)> make);
 // Returns how many bytes of non-model data each operator of that trace needs at most, however the
 // routers deal, by the same count of memory. Operators of experts that follow one another all get
 // what the neediest of them can need; the others, which do not depend on the routers, 0. Empty: the

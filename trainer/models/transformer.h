@@ -9,11 +9,11 @@
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/layer_set.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 
-class Transformer : public CausalLm {
+class Transformer : public StagedModel {
  public:
   // Asks `layers` for the layers, and does not keep it. Throws c10::Error.
   Transformer(const ModelSpec& spec, LayerSet& layers);

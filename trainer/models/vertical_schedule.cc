@@ -46,7 +46,7 @@ void Backward(const Stream& output, const Stream& gradients) {
 }  // namespace
 
 absl::StatusOr<std::vector<LossValues>> RunVertically(
-    CausalLm& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
+    StagedModel& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
     const LossFactors& factors) {
   const at::AutoGradMode with_graph(true);

@@ -16,16 +16,16 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "trainer/models/activation_store.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 
 // Adds the gradient of the loss of each of `micro_batches` (one at least; tokens and labels as
-// CausalLm::Losses takes), times its factors, to .grad. Returns the losses. `check` gets the total
-// before its backward; a status that is not OK ends the run. The first micro-batch draws the
+// StagedModel::Losses takes), times its factors, to .grad. Returns the losses. `check` gets the
+// total before its backward; a status that is not OK ends the run. The first micro-batch draws the
 // model's dropout_draw(), each further one that of the next number; the model is left at the last.
 absl::StatusOr<std::vector<LossValues>> RunVertically(
-    CausalLm& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
+    StagedModel& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
     const LossFactors& factors);
 

@@ -79,13 +79,13 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> MakeLayersOfRank(const ModelSpec& 
   return layers;
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(
+absl::StatusOr<std::unique_ptr<GatheredModel>> MakeModelOfRank(
     const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
     const RankLayout& layout, const UnitOptions& options,
     const std::optional<ModelStages>& stages) {
   const bool shares_layers = layout.ranks_of_row() > 1;
   if (!shares_layers && layout.pipeline_ranks() == 1) {
-    return GatheredLm::Make(spec, type, communicator, communicator.world(), options);
+    return GatheredModel::Make(spec, type, communicator, communicator.world(), options);
   }
   GEMINI_ASSIGN_OR_RETURN(const RankGroup* const shards,
                           communicator.MakeGroup("shards", layout.parts()));
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(
   UnitOptions own = options;
   // There is nobody to divide a part with.
   if (shards->size() == 1) own.division = UnitDivision::kReplicas;
-  return GatheredLm::Make(spec, type, communicator, *shards, own, layers.get(), place);
+  return GatheredModel::Make(spec, type, communicator, *shards, own, layers.get(), place);
 }
 
 }  // namespace gemini::trainer

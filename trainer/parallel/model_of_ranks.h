@@ -9,7 +9,7 @@
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/model_stages.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/tensor_layers.h"
@@ -31,9 +31,9 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> MakeLayersOfRank(const ModelSpec& 
                                                                const RankLayout& layout);
 
 // COLLECTIVE over the job. The model has passed CheckLayout. Of `type` and without values, as
-// GatheredLm::Make; the communicator outlives it. `stages` are those of the layout's pipelines, and
-// are only needed where it has some.
-absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(
+// GatheredModel::Make; the communicator outlives it. `stages` are those of the layout's pipelines,
+// and are only needed where it has some.
+absl::StatusOr<std::unique_ptr<GatheredModel>> MakeModelOfRank(
     const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
     const RankLayout& layout, const UnitOptions& options,
     const std::optional<ModelStages>& stages = {});

@@ -20,13 +20,13 @@ constexpr int64_t kRequestTag = 1;
 constexpr int64_t kReplyTag = 2;
 constexpr int64_t kBytesTag = 3;
 
-std::vector<ShardCut> CutsOf(const GatheredLm& model) {
+std::vector<ShardCut> CutsOf(const GatheredModel& model) {
   std::vector<ShardCut> cuts;
   for (const std::unique_ptr<GatheredUnit>& unit : model.units()) cuts.push_back(unit->cut());
   return cuts;
 }
 
-std::vector<bool> UnitsHere(const GatheredLm& model) {
+std::vector<bool> UnitsHere(const GatheredModel& model) {
   std::vector<bool> is_here;
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
     is_here.push_back(model.HasUnit(model.place().rank, unit));
@@ -35,13 +35,13 @@ std::vector<bool> UnitsHere(const GatheredLm& model) {
 }
 
 // Whether a part is the first that has these boxes of a tensor.
-bool IsFirst(const GatheredLm& model, const RankLayout& layout, size_t unit,
+bool IsFirst(const GatheredModel& model, const RankLayout& layout, size_t unit,
              const ParameterBoxes& boxes, size_t part) {
   return model.FirstRankWith(unit) == layout.pipeline_rank_of_part(part) &&
          boxes.IsFirstOf(layout.place_of_part(part));
 }
 
-RankStepExchange::CountsByTensor CountsOf(const GatheredLm& model, const RankLayout& layout) {
+RankStepExchange::CountsByTensor CountsOf(const GatheredModel& model, const RankLayout& layout) {
   RankStepExchange::CountsByTensor counts;
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
     counts.emplace_back();
@@ -72,7 +72,7 @@ struct RanksParameterStore::Reply {
   int64_t number = 0;  // The tensor's step.
 };
 
-RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredLm& model,
+RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredModel& model,
                                          Communicator& communicator, const RankLayout& layout)
     : own_(std::move(own)),
       model_(model),

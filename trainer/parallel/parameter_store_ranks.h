@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows the shards of all ranks (gathered_lm.h), which are of the boxes that they have by sharing
-// layers, and in a pipeline of their blocks, as the tensors of the whole model, as files have them.
-// Each rank has replicas of its own, and the first one's are saved.
+// Shows the shards of all ranks (gathered_model.h), which are of the boxes that they have by
+// sharing layers, and in a pipeline of their blocks, as the tensors of the whole model, as files
+// have them. Each rank has replicas of its own, and the first one's are saved.
 // Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
 //          have pieces, which serve it meanwhile, and puts a window of the tensor together.
 // Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of
@@ -16,7 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/parameter_boxes.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/rank_step_exchange.h"
@@ -28,7 +28,7 @@ class RanksParameterStore final : public ParameterStore {
  public:
   // `own` has this rank's pieces, under the model's names. `layout` is that of all ranks, by which
   // the model was made. Model and communicator outlive this.
-  RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredLm& model,
+  RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredModel& model,
                       Communicator& communicator, const RankLayout& layout);
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
@@ -83,7 +83,7 @@ class RanksParameterStore final : public ParameterStore {
   absl::StatusOr<int64_t> Answer(const Request& request, std::vector<std::byte>& bytes);
 
   const std::unique_ptr<ParameterStore> own_;
-  GatheredLm& model_;
+  GatheredModel& model_;
   Communicator& communicator_;
   RankStepExchange exchange_;
   std::vector<Tensor> tensors_;

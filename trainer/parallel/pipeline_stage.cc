@@ -37,7 +37,7 @@ std::string SiteOf(PipelineTask::Kind kind) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Make(
-    GatheredLm& model, Communicator& communicator, const RankGroup& pipeline,
+    GatheredModel& model, Communicator& communicator, const RankGroup& pipeline,
     policies::PipelineSchedule schedule, int64_t micro_batches) {
   if (policies::SplitsBackward(schedule)) {
     return absl::InvalidArgumentError(
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Make(
                         std::move(lists[static_cast<size_t>(pipeline.place)]), micro_batches));
 }
 
-PipelineStage::PipelineStage(GatheredLm& model, Communicator& communicator,
+PipelineStage::PipelineStage(GatheredModel& model, Communicator& communicator,
                              const RankGroup& pipeline, std::vector<PipelineTask> tasks,
                              int64_t micro_batches)
     : model_(model),

@@ -29,10 +29,10 @@
 #include "policies/pipeline/pipeline_schedule.h"
 #include "torch/csrc/autograd/edge.h"
 #include "torch/types.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/models/stream.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 
 namespace gemini::trainer {
 
@@ -40,7 +40,7 @@ class PipelineStage {
  public:
   // `pipeline` are the ranks of the model's pipeline, in its order. All of it outlives this.
   // INVALID_ARGUMENT: of PipelineLists, or the schedule is one that is only foretold.
-  static absl::StatusOr<std::unique_ptr<PipelineStage>> Make(GatheredLm& model,
+  static absl::StatusOr<std::unique_ptr<PipelineStage>> Make(GatheredModel& model,
                                                              Communicator& communicator,
                                                              const RankGroup& pipeline,
                                                              policies::PipelineSchedule schedule,
@@ -87,7 +87,7 @@ class PipelineStage {
     std::optional<BatchLoss> loss;  // Of the last stage.
   };
 
-  PipelineStage(GatheredLm& model, Communicator& communicator, const RankGroup& pipeline,
+  PipelineStage(GatheredModel& model, Communicator& communicator, const RankGroup& pipeline,
                 std::vector<policies::PipelineTask> tasks, int64_t micro_batches);
 
   int64_t StageOf(const policies::PipelineTask& task) const;
@@ -113,7 +113,7 @@ class PipelineStage {
                           std::vector<LossValues>& losses);
   void RunBackward(const policies::PipelineTask& task, const Step& step);
 
-  GatheredLm& model_;
+  GatheredModel& model_;
   Communicator& communicator_;
   const RankGroup& pipeline_;
   const std::vector<policies::PipelineTask> tasks_;

@@ -35,7 +35,7 @@
 #include "trainer/families/parameter_count.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/model_of_ranks.h"
 #include "trainer/parallel/pipeline_stage.h"
 #include "trainer/parallel/rank_agreement.h"
@@ -219,8 +219,8 @@ class TrainingRun {
   HostMemory host_;  // This rank's part of what the machine has.
   TrainingDevice device_;
   torch::Device torch_device_ = torch::kCPU;
-  std::unique_ptr<CausalLm> model_;
-  GatheredLm* shards_ = nullptr;            // The model, where there are several ranks.
+  std::unique_ptr<StagedModel> model_;
+  GatheredModel* shards_ = nullptr;         // The model, where there are several ranks.
   std::vector<ParameterShape> parameters_;  // Of the whole model, as files have them.
   TrainingMemory memory_;
   std::unique_ptr<PipelineStage> stage_;  // Runs the model where there are pipelines, else null.
@@ -324,11 +324,11 @@ absl::Status TrainingRun::MakeModel() {
   if (ranks_.is_alone()) {
     sized_.device_memory = DeviceMemory(sized_, NumParameters(spec()), /*num_frozen=*/0, host_);
     GEMINI_ASSIGN_OR_RETURN(
-        model_, MakeCausalLm(spec(),
-                             torch::TensorOptions().dtype(type).device(
-                                 config_.reference ? torch::kCPU : torch::kMeta),
-                             {.blocks = VocabularyBlocks(spec(), sized_, sized_.device_memory),
-                              .on_cpu = !config_.gpu().has_value()}));
+        model_, MakeStagedModel(spec(),
+                                torch::TensorOptions().dtype(type).device(
+                                    config_.reference ? torch::kCPU : torch::kMeta),
+                                {.blocks = VocabularyBlocks(spec(), sized_, sized_.device_memory),
+                                 .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
     GEMINI_RETURN_IF_ERROR(MakePartOfModel(type));
@@ -354,7 +354,7 @@ absl::Status TrainingRun::MakePartOfModel(torch::ScalarType type) {
                             job_.communicator->MakeGroup("pipeline", layout_.Pipelines()));
   }
   GEMINI_ASSIGN_OR_RETURN(
-      std::unique_ptr<GatheredLm> shards,
+      std::unique_ptr<GatheredModel> shards,
       MakeModelOfRank(spec(), type, *job_.communicator, layout_, UnitOptionsOf(config_), *stages));
   for (size_t u = 0; u < shards->units().size(); ++u) {
     const std::vector<UnitTensor>& tensors = shards->units()[u]->tensors();

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "torch/types.h"
 #include "trainer/data/training_data.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 

@@ -22,8 +22,8 @@
 #include "trainer/config/run_config.h"
 #include "trainer/data/training_data.h"
 #include "trainer/models/activation_store.h"
-#include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/parallel/pipeline_stage.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/run/interrupt.h"
@@ -49,7 +49,7 @@ struct DataPart {
 struct TrainingParts {
   const RunConfig& config;
   torch::Device device;  // Of the model's parameters.
-  CausalLm& model;
+  StagedModel& model;
   PipelineStage* stage = nullptr;  // By which the model runs in a pipeline; null without one.
   ParameterStore& store;
   ActivationStore& activations;  // Between blocks; used by the vertical schedule.

@@ -65,7 +65,7 @@ std::vector<TensorSpec> TensorsOf(const std::vector<ParameterShape>& parameters,
 
 // `gpu`: null where the CPU computes.
 absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::SessionDevice* gpu,
-                              const ModelSpec& spec, const CausalLm& model,
+                              const ModelSpec& spec, const StagedModel& model,
                               const std::vector<ParameterShape>& parameters, int64_t available) {
   ChunkChoiceInputs inputs = {.config = config, .model = spec, .links = {}};
   if (gpu == nullptr) {
@@ -101,7 +101,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 }
 
 // Refuses a DEVICE in which no step of this rank runs.
-absl::Status CheckStepFits(const RunConfig& config, const GatheredLm& model,
+absl::Status CheckStepFits(const RunConfig& config, const GatheredModel& model,
                            const RankLayout& layout, int64_t rank, int64_t device_bytes) {
   NamedTrace step;
   // In the vertical schedule activations may leave DEVICE.
@@ -131,7 +131,7 @@ void MakeGpuOperatorsRepeatable() {
 // Opens the session as `plan` says, with a server of its own unless a daemon is named, moves the
 // model into it, and makes its store.
 absl::Status OpenSession(const RunConfig& config, TrainingDevice device, const MemoryPlan& plan,
-                         CausalLm& model, client::hooks::ManageOptions manage,
+                         StagedModel& model, client::hooks::ManageOptions manage,
                          const std::string& label,
                          absl::FunctionRef<bool(absl::string_view name)> is_exempt,
                          TrainingMemory& memory) {
@@ -239,7 +239,7 @@ absl::Status OpenActivations(const MemoryPlan& plan, const std::string& space_na
 }  // namespace
 
 absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
-                         CausalLm& model, const std::vector<ParameterShape>& parameters,
+                         StagedModel& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory) {
   GEMINI_ASSIGN_OR_RETURN(Plans plans,
                           PlanFor(config, device.gpu.get(), spec, model, parameters, available));
@@ -263,7 +263,7 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
   return OpenActivations(plan, manage.space_name, memory);
 }
 
-absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
+absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredModel& model,
                                          const RankLayout& layout, int64_t rank,
                                          int64_t available) {
   constexpr int64_t kLeastChunkBytes = 16 * kKiB;
@@ -296,7 +296,7 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
   return plans.back();
 }
 
-absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
+absl::Status OpenShards(const RunConfig& config, GatheredModel& model, Communicator& communicator,
                         const RankLayout& layout, int64_t available, TrainingMemory& memory) {
   GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
                           PlanForShards(config, model, layout, communicator.rank(), available));

@@ -16,10 +16,10 @@
 #include "trainer/families/model_spec.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/models/activation_store.h"
-#include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/store/parameter_store.h"
 
@@ -51,19 +51,19 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config);
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into
 // it. `config` has DEVICE as a number. `available`: bytes of memory that are free.
 absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
-                         CausalLm& model, const std::vector<ParameterShape>& parameters,
+                         StagedModel& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory);
 
 // Returns what `rank` asks of each tier for its shards of a model, which may be without values, in
 // chunks of the size that wastes little. `available`: as OpenShards. Errors: as PlanMemory, and
 // RESOURCE_EXHAUSTED where no step runs in DEVICE; it names the operator and what it needs.
-absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
+absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredModel& model,
                                          const RankLayout& layout, int64_t rank, int64_t available);
 
 // The same as OpenManaged for this rank's shards of a model, in a space named after the rank.
 // `layout`: of all ranks. `available`: this rank's part of the memory that is free. Model and
 // communicator outlive `memory`.
-absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
+absl::Status OpenShards(const RunConfig& config, GatheredModel& model, Communicator& communicator,
                         const RankLayout& layout, int64_t available, TrainingMemory& memory);
 
 }  // namespace gemini::trainer

@@ -6,7 +6,7 @@
 
 #include "tests/status_matchers.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -17,7 +17,7 @@ TEST_P(ParameterCountTest, CountsWhatTheModelHas) {
   ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(GetParam(), "config.json"));
   ASSERT_OK_AND_ASSIGN(
       const auto model,
-      MakeCausalLm(config.spec, torch::dtype(torch::kFloat32).device(torch::kMeta)));
+      MakeStagedModel(config.spec, torch::dtype(torch::kFloat32).device(torch::kMeta)));
   int64_t expected = 0;
   for (const ParameterShape& parameter : ParameterShapesOf(*model)) {
     expected += parameter.num_elements();

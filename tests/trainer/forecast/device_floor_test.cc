@@ -11,7 +11,7 @@
 #include "tests/client/torch/training_fixture.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/forecast/chunk_choice.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -77,8 +77,8 @@ class DeviceFloorTest : public TrainingTest, public ::testing::WithParamInterfac
   // Trains some steps, the later ones by a plan. False: there was too little of DEVICE.
   bool Runs(int64_t device_bytes) {
     const RunConfig config = Config();
-    auto model = *MakeCausalLm(ParseHfConfig(GetParam().model, "config")->spec,
-                               ScalarTypeOf(config.element()));
+    auto model = *MakeStagedModel(ParseHfConfig(GetParam().model, "config")->spec,
+                                  ScalarTypeOf(config.element()));
     model->set_recompute(config.recompute);
     torch::manual_seed(5);
     {
@@ -98,7 +98,7 @@ class DeviceFloorTest : public TrainingTest, public ::testing::WithParamInterfac
     return runs;
   }
 
-  bool Step(CausalLm& model, ManagedModel& managed, const RunConfig& config) {
+  bool Step(StagedModel& model, ManagedModel& managed, const RunConfig& config) {
     model.zero_grad();
     try {
       for (int64_t i = 0; i < config.accumulate; ++i) {

@@ -17,7 +17,7 @@
 #include "tests/client/torch/training_fixture.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/forecast/repeated_blocks.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -120,7 +120,7 @@ class TracedStepTest
   absl::StatusOr<Trace> Record(const ModelSpec& spec, const RoundShape& round, int64_t device_bytes,
                                const Trace* foretold) {
     auto model =
-        *MakeCausalLm(spec, ScalarTypeOf(round.element), {.blocks = round.vocabulary_blocks});
+        *MakeStagedModel(spec, ScalarTypeOf(round.element), {.blocks = round.vocabulary_blocks});
     model->set_recompute(round.recompute);
     if (round.has_documents) {
       model->set_documents(std::make_shared<RowDocuments>(RowDocuments{{{159, 1}, {70, 50}}}));

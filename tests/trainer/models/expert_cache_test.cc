@@ -9,9 +9,9 @@
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/models/causal_lm.h"
 #include "trainer/models/module_tree.h"
 #include "trainer/models/plain_layers.h"
+#include "trainer/models/staged_model.h"
 
 namespace gemini::trainer {
 namespace {
@@ -30,7 +30,7 @@ class ExpertCacheTest : public ::testing::Test {
  protected:
   ExpertCacheTest() {
     spec_ = ParseHfConfig(kConfig, "config")->spec;
-    model_ = *MakeCausalLm(spec_, torch::kFloat32);
+    model_ = *MakeStagedModel(spec_, torch::kFloat32);
     torch::manual_seed(1);
     for (Tensor& parameter : model_->parameters()) parameter.normal_(0, 0.3);
     model_->eval();
@@ -79,7 +79,7 @@ class ExpertCacheTest : public ::testing::Test {
 
   const torch::NoGradGuard no_grad_;
   ModelSpec spec_;
-  std::unique_ptr<CausalLm> model_;
+  std::unique_ptr<StagedModel> model_;
   PlainLayers layers_{torch::kFloat32};
   ModuleGroup root_;
   std::vector<FeedForward> experts_;

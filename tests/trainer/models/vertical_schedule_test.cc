@@ -41,9 +41,9 @@ constexpr const char* kModels[] = {
         "num_experts":6,"decoder_sparse_step":2,"output_router_logits":true,
         "router_aux_loss_coef":0.5,"attention_dropout":PDROP})"};
 
-std::unique_ptr<CausalLm> MakeModel(std::string json, const std::string& dropout) {
+std::unique_ptr<StagedModel> MakeStagedModel(std::string json, const std::string& dropout) {
   for (size_t at; (at = json.find("PDROP")) != std::string::npos;) json.replace(at, 5, dropout);
-  auto model = MakeCausalLm(ParseHfConfig(json, "config")->spec, torch::kFloat32);
+  auto model = MakeStagedModel(ParseHfConfig(json, "config")->spec, torch::kFloat32);
   torch::manual_seed(1);
   const torch::NoGradGuard no_grad;
   for (torch::Tensor& parameter : (*model)->parameters()) parameter.normal_(0, 0.1);
@@ -67,7 +67,7 @@ struct Result {
   std::vector<std::pair<std::string, torch::Tensor>> gradients;
 };
 
-Result Collect(CausalLm& model, const std::vector<LossValues>& losses) {
+Result Collect(StagedModel& model, const std::vector<LossValues>& losses) {
   Result result;
   for (const LossValues& loss : losses) {
     result.losses.insert(result.losses.end(),
@@ -91,7 +91,7 @@ LossFactors MeanOf(const std::vector<TokenBatch>& batches) {
 
 constexpr DropoutDraw kDraw = {.seed = 3, .step = 4, .micro_batch = 5};
 
-Result RunVertical(CausalLm& model, const std::vector<TokenBatch>& batches) {
+Result RunVertical(StagedModel& model, const std::vector<TokenBatch>& batches) {
   model.set_dropout_draw(kDraw);
   ActivationsInPlace activations;
   const absl::StatusOr<std::vector<LossValues>> losses =
@@ -101,7 +101,7 @@ Result RunVertical(CausalLm& model, const std::vector<TokenBatch>& batches) {
 }
 
 // One micro-batch after the other, as plain training does.
-Result RunHorizontal(CausalLm& model, const std::vector<TokenBatch>& batches) {
+Result RunHorizontal(StagedModel& model, const std::vector<TokenBatch>& batches) {
   std::vector<LossValues> losses;
   DropoutDraw draw = kDraw;
   for (const TokenBatch& batch : batches) {
@@ -115,13 +115,13 @@ Result RunHorizontal(CausalLm& model, const std::vector<TokenBatch>& batches) {
 }
 
 // The weight that is embedding and head in one.
-bool IsTied(const CausalLm& model, const std::string& name) {
+bool IsTied(const StagedModel& model, const std::string& name) {
   const bool has_head = model.named_parameters().contains("lm_head.weight");
   return !has_head &&
          (name == "transformer.wte.weight" || name == "model.decoder.embed_tokens.weight");
 }
 
-void ExpectEqual(const CausalLm& model, const Result& result, const Result& expected) {
+void ExpectEqual(const StagedModel& model, const Result& result, const Result& expected) {
   EXPECT_THAT(result.losses, ElementsAreArray(expected.losses));
   ASSERT_EQ(result.gradients.size(), expected.gradients.size());
   for (size_t i = 0; i < result.gradients.size(); ++i) {
@@ -140,7 +140,7 @@ TEST(VerticalScheduleTest, GradientsEqualThoseOfOneMicroBatchAfterTheOther) {
       for (const int count : {1, 3}) {
         SCOPED_TRACE(std::string(json).substr(0, 60) + " dropout: " + dropout +
                      " micro-batches: " + std::to_string(count));
-        const auto model = MakeModel(json, dropout);
+        const auto model = MakeStagedModel(json, dropout);
         const std::vector<TokenBatch> batches = MicroBatches(count);
         ExpectEqual(*model, RunVertical(*model, batches), RunHorizontal(*model, batches));
       }
@@ -174,7 +174,7 @@ class NotedActivations : public ActivationStore {
 };
 
 TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
-  const auto model = MakeModel(kModels[1], "0.3");  // Of two blocks.
+  const auto model = MakeStagedModel(kModels[1], "0.3");  // Of two blocks.
   const std::vector<TokenBatch> batches = MicroBatches(2);
   const Result expected = RunVertical(*model, batches);
   NotedActivations activations;
@@ -211,7 +211,7 @@ class CopyingStore final : public ActivationStore {
 
 TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway) {
   for (const char* json : kModels) {
-    const std::unique_ptr<CausalLm> model = MakeModel(json, "0.1");
+    const std::unique_ptr<StagedModel> model = MakeStagedModel(json, "0.1");
     CopyingStore store;
     const std::vector<TokenBatch> batches = MicroBatches(2);
     ASSERT_OK(RunVertically(*model, batches, store, Accept, MeanOf(batches)));
@@ -220,7 +220,7 @@ TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway)
 }
 
 TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
-  const auto model = MakeModel(kModels[1], "0.0");
+  const auto model = MakeStagedModel(kModels[1], "0.0");
   NotedActivations activations;
   activations.fail_at = 3;
   EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept, LossFactors()),
@@ -228,7 +228,7 @@ TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
 }
 
 // A model of counted blocks.
-class CountedLm : public CausalLm {
+class CountedLm : public StagedModel {
  public:
   CountedLm() {
     weight_ = register_parameter("weight", torch::ones({10, 4}));
@@ -302,7 +302,7 @@ TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
 }
 
 TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
-  const auto model = MakeModel(kModels[0], "0.0");
+  const auto model = MakeStagedModel(kModels[0], "0.0");
   for (auto& item : model->named_parameters()) {
     if (item.key().find(".w") != std::string::npos) item.value().set_requires_grad(false);
   }

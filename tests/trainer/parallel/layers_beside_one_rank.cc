@@ -98,7 +98,7 @@ Labels LabelsOf(const Tensor& tokens) {
 constexpr char kUnused[] = "unused";
 
 // Has the model be as the case says, beside its values. `layers`: those that it was made of.
-void FreezeSome(CausalLm& model, LayerSet& layers, const LayersCase& c) {
+void FreezeSome(StagedModel& model, LayerSet& layers, const LayersCase& c) {
   if (c.frozen < 0) return;
   model.register_module(kUnused, layers.Linear({.in = 64, .out = 64}, Role::kFeedOut));
   int64_t number = 0;
@@ -109,7 +109,7 @@ void FreezeSome(CausalLm& model, LayerSet& layers, const LayersCase& c) {
 
 constexpr DropoutDraw kDraw = {.seed = 5, .step = 3, .micro_batch = 2};
 
-TrainResults Train(CausalLm& model, bool recompute) {
+TrainResults Train(StagedModel& model, bool recompute) {
   TrainResults results;
   const Tensor tokens = Tokens();
   const Labels labels = LabelsOf(tokens);
@@ -132,7 +132,7 @@ TrainResults Train(CausalLm& model, bool recompute) {
 }  // namespace
 
 TrainResults TrainOnOneRank(const LayersCase& c) {
-  const std::unique_ptr<CausalLm> model = *MakeCausalLm(c.model.spec(), c.type);
+  const std::unique_ptr<StagedModel> model = *MakeStagedModel(c.model.spec(), c.type);
   PlainLayers layers(c.type);
   FreezeSome(*model, layers, c);
   at::Generator generator = at::detail::createCPUGenerator(7);

@@ -11,7 +11,7 @@
 
 #include "torch/torch.h"
 #include "trainer/families/model_spec.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/parameter_boxes.h"
 #include "trainer/parallel/tensor_exchange.h"

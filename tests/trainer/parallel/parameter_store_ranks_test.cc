@@ -15,7 +15,7 @@
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/parallel/model_of_ranks.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/store/parameter_store_reference.h"
@@ -115,7 +115,7 @@ struct Rank {
     return values;
   }
 
-  std::unique_ptr<GatheredLm> model;
+  std::unique_ptr<GatheredModel> model;
   FailingStore* failing = nullptr;
   std::unique_ptr<RanksParameterStore> store;
 };
@@ -174,7 +174,7 @@ TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
   Files of_four;
   const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
   for (const auto& parameter :
-       (*MakeCausalLm(spec, torch::dtype(torch::kFloat32).device(torch::kMeta)))
+       (*MakeStagedModel(spec, torch::dtype(torch::kFloat32).device(torch::kMeta)))
            ->named_parameters()) {
     for (const ChunkKind kind : kKinds) of_four[{parameter.key(), kind}] = {};
   }

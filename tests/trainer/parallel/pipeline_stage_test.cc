@@ -119,7 +119,7 @@ struct Whole {
 Whole TrainWhole(const Case& c) {
   ModelSpec spec = ParseHfConfig(c.family.json, "config")->spec;
   const bool tied = std::exchange(spec.tied_head, false);
-  const std::unique_ptr<CausalLm> model = *MakeCausalLm(spec, c.type);
+  const std::unique_ptr<StagedModel> model = *MakeStagedModel(spec, c.type);
   Whole whole;
   std::string table;
   const std::string head = absl::StrCat(spec.layers.head, ".weight");
@@ -178,7 +178,7 @@ int64_t SentOf(const Communicator& me, const std::string& site) {
 class PipelineStageTest : public ::testing::TestWithParam<Case> {
  protected:
   // By counting the blocks of the split: the i-th stage is the i-th rank's, and round again.
-  static bool IsHere(size_t unit, const GatheredLm& model) {
+  static bool IsHere(size_t unit, const GatheredModel& model) {
     const Case& c = GetParam();
     const int64_t last = c.ranks - 1;
     if (unit == 0) {
@@ -191,7 +191,7 @@ class PipelineStageTest : public ::testing::TestWithParam<Case> {
     }
     return model.place().rank == last;
   }
-  void ExpectGradientsOf(const Whole& whole, const GatheredLm& model) {
+  void ExpectGradientsOf(const Whole& whole, const GatheredModel& model) {
     for (size_t u = 0; u < model.units().size(); ++u) {
       const GatheredUnit& unit = *model.units()[u];
       EXPECT_FALSE(unit.is_held()) << unit.name();
@@ -218,7 +218,7 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
                           policies::TensorGrid());
   RunThreadRanks(c.ranks * c.pipelines, [&](Communicator& me) {
     ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
+        const std::unique_ptr<GatheredModel> model,
         MakeModelOfRank(spec, c.type, me, layout,
                         {.division = c.division, .sync = c.sync, .block_elements = kBlock},
                         ModelStages(c.ranks, c.split)));
@@ -357,7 +357,7 @@ TEST(PipelineStageScheduleTest, OneThatIsOnlyForetoldIsRefused) {
   RunThreadRanks(2, [](Communicator& me) {
     const RankLayout layout(*policies::Mesh::Make(2, {.pipeline = 2}), policies::TensorGrid());
     ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
+        const std::unique_ptr<GatheredModel> model,
         MakeModelOfRank(ParseHfConfig(kGpt2.json, "config")->spec, torch::kFloat32, me, layout,
                         {.division = UnitDivision::kReplicas, .block_elements = kBlock},
                         ModelStages(2, {2, 2})));
@@ -375,7 +375,7 @@ TEST(PipelineStageFailureTest, AStepThatFailedIsDropped) {
   RunThreadRanks(2, [](Communicator& me) {
     const RankLayout layout(*policies::Mesh::Make(2, {.pipeline = 2}), policies::TensorGrid());
     ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
+        const std::unique_ptr<GatheredModel> model,
         MakeModelOfRank(ParseHfConfig(kOpt.json, "config")->spec, torch::kFloat32, me, layout,
                         {.division = UnitDivision::kReplicas, .block_elements = kBlock},
                         ModelStages(2, {2, 2})));

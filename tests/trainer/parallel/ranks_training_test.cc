@@ -13,8 +13,8 @@
 #include "tests/trainer/parallel/whole_values.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/models/causal_lm.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/models/staged_model.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/rank_step_exchange.h"
 
 namespace gemini::trainer {
@@ -63,7 +63,7 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
   void SetUp() override {
     torch::set_num_threads(1);
     spec_ = ParseHfConfig(case_.json, "config")->spec;
-    whole_ = *MakeCausalLm(spec_, case_.type);
+    whole_ = *MakeStagedModel(spec_, case_.type);
     at::Generator generator = at::detail::createCPUGenerator(7);
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : whole_->named_parameters()) {
@@ -142,7 +142,7 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
   const Case case_ = GetParam();
   Communicator& me_ = ThisRank();
   ModelSpec spec_;
-  std::unique_ptr<CausalLm> whole_;
+  std::unique_ptr<StagedModel> whole_;
   std::vector<std::string> names_;  // In the order of the whole model's parameters.
   std::map<std::string, Tensor> values_;
 };
@@ -150,9 +150,10 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
 TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
   const OptimizerSpec optimizer = {.learning_rate = 0.01, .weight_decay = 0.1};
   ASSERT_OK_AND_ASSIGN(
-      const std::unique_ptr<GatheredLm> model,
-      GatheredLm::Make(spec_, case_.type, me_, me_.world(),
-                       {.division = case_.division, .sync = case_.sync, .block_elements = kBlock}));
+      const std::unique_ptr<GatheredModel> model,
+      GatheredModel::Make(
+          spec_, case_.type, me_, me_.world(),
+          {.division = case_.division, .sync = case_.sync, .block_elements = kBlock}));
   model->set_recompute(case_.recompute);
   FillPieces(*model, values_);
   std::vector<ShardCut> cuts;

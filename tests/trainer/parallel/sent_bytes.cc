@@ -15,7 +15,7 @@ namespace {
 // once for forward and once for backward. The last unit stays in between; the first, the embedding,
 // is needed in backward by none, but by a head that is tied to it. All count who has a gradient, a
 // number a tensor.
-Sent BytesOfUnits(const GatheredLm& model, const StepOfRanks& step) {
+Sent BytesOfUnits(const GatheredModel& model, const StepOfRanks& step) {
   const int64_t ranks = static_cast<int64_t>(step.layout.parts().front().size());
   const int64_t element_bytes = static_cast<int64_t>(torch::elementSize(step.type));
   const bool in_shards = step.division == UnitDivision::kShards;
@@ -62,7 +62,7 @@ std::vector<SentInStep> RunStep(const StepOfRanks& step) {
   std::vector<SentInStep> all(static_cast<size_t>(num_ranks));
   RunThreadRanks(num_ranks, [&](Communicator& me) {
     ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
+        const std::unique_ptr<GatheredModel> model,
         MakeModelOfRank(step.spec, step.type, me, step.layout,
                         {.division = step.division, .block_elements = kBlockElements}));
     model->set_recompute(step.recompute);

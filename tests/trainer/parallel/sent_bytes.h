@@ -10,7 +10,7 @@
 
 #include "trainer/families/model_spec.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/rank_layout.h"
 
 namespace gemini::trainer {

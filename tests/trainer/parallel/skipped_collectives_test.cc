@@ -17,7 +17,7 @@
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/rank_step_exchange.h"
 
 namespace gemini::trainer {
@@ -41,7 +41,7 @@ struct Outcome {
   std::set<std::string> sites;
 };
 
-void FillAlike(GatheredLm& model) {
+void FillAlike(GatheredModel& model) {
   const torch::NoGradGuard no_grad;
   for (const auto& unit : model.units()) {
     at::Generator generator = at::detail::createCPUGenerator(9);
@@ -58,7 +58,7 @@ void FillAlike(GatheredLm& model) {
 }
 
 // The squares of the model's gradients, as ManagedModel gives them.
-client::SquaresByTensor SquaresOf(const GatheredLm& model) {
+client::SquaresByTensor SquaresOf(const GatheredModel& model) {
   client::SquaresByTensor squares;
   for (const Tensor& parameter : model.parameters()) {
     squares.emplace_back();
@@ -71,7 +71,7 @@ client::SquaresByTensor SquaresOf(const GatheredLm& model) {
 }
 
 // Two steps of two micro-batches with clipping. Throws what the units do.
-absl::Status Steps(GatheredLm& model, Communicator& me) {
+absl::Status Steps(GatheredModel& model, Communicator& me) {
   std::vector<ShardCut> cuts;
   for (const auto& unit : model.units()) cuts.push_back(unit->cut());
   RankStepExchange exchange(me, cuts);
@@ -102,9 +102,9 @@ Outcome Train(UnitDivision division, GradientSync sync, const std::string& skipp
   RunThreadRanks(kRanks, [&](Communicator& inner) {
     torch::set_num_threads(1);
     SkippingCommunicator me(inner, skipped);
-    const std::unique_ptr<GatheredLm> model =
-        *GatheredLm::Make(ParseHfConfig(kConfig, "config")->spec, torch::kFloat32, me, me.world(),
-                          {.division = division, .sync = sync, .block_elements = kBlock});
+    const std::unique_ptr<GatheredModel> model = *GatheredModel::Make(
+        ParseHfConfig(kConfig, "config")->spec, torch::kFloat32, me, me.world(),
+        {.division = division, .sync = sync, .block_elements = kBlock});
     FillAlike(*model);
     absl::Status status;
     try {

@@ -6,12 +6,13 @@
 
 #include "ATen/core/grad_mode.h"
 #include "torch/types.h"
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 
 namespace gemini::trainer {
 
 // Gives the pieces that a rank has the values of the whole tensors, by the names of those.
-inline void FillPieces(const GatheredLm& model, const std::map<std::string, torch::Tensor>& whole) {
+inline void FillPieces(const GatheredModel& model,
+                       const std::map<std::string, torch::Tensor>& whole) {
   const at::NoGradGuard no_grad;
   for (const auto& unit : model.units()) {
     for (size_t i = 0; i < unit->pieces().size(); ++i) {

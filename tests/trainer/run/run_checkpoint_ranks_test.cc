@@ -84,7 +84,7 @@ class RunCheckpointRanksTest : public ::testing::TestWithParam<const char*> {
                          DealStages(spec, /*sequence=*/16, {.ranks = ranks.pipeline}, ""));
     RunThreadRanks(ranks.count, [&](Communicator& me) {
       ASSERT_OK_AND_ASSIGN(
-          const std::unique_ptr<GatheredLm> model,
+          const std::unique_ptr<GatheredModel> model,
           MakeModelOfRank(spec, torch::kFloat32, me, layout,
                           {.block_elements = ShardBlockElements(MomentFormat::kFp32)}, stages));
       ASSERT_OK_AND_ASSIGN(auto own, ReferenceParameterStore::Create(*model, {}, {}));

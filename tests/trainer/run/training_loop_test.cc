@@ -175,8 +175,8 @@ class TrainingLoopTest : public ::testing::Test {
     config.seed = seed_;
     if (learns_nothing_) config.lr = 0;
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
-                         MakeCausalLm(source.config().spec, torch::kFloat));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StagedModel> model,
+                         MakeStagedModel(source.config().spec, torch::kFloat));
     ASSERT_OK_AND_ASSIGN(auto reference, ReferenceParameterStore::Create(*model, {}, {}));
     torch::manual_seed(3);
     for (torch::Tensor& parameter : model->parameters()) {

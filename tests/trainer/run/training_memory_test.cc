@@ -52,7 +52,7 @@ TEST_P(PlanForShardsTest, HostIsTheRanksShareOfTheModel) {
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     CommunicatorDry communicator(rank, num_ranks);
     ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
+        const std::unique_ptr<GatheredModel> model,
         MakeModelOfRank(spec, sharing.bytes == 16 ? torch::kFloat32 : torch::kBFloat16,
                         communicator, layout,
                         {.division = sharing.division,

@@ -6,7 +6,7 @@
 
 #include "tests/status_matchers.h"
 #include "torch/nn/modules/linear.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/store/parameter_store_reference.h"
 
 namespace gemini::trainer {

@@ -10,7 +10,7 @@
 #include "tests/status_matchers.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/families/vocabulary_cut.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/store/parameter_store_reference.h"
 
 namespace gemini::trainer {
@@ -29,7 +29,7 @@ class JoinedParameterStoreTest : public ::testing::Test {
         "num_attention_heads": 1, "max_position_embeddings": 16, "tie_word_embeddings": true})",
                                          "config")
                                ->spec;
-    ASSERT_OK_AND_ASSIGN(model_, MakeCausalLm(spec, torch::kFloat32, {.blocks = 2}));
+    ASSERT_OK_AND_ASSIGN(model_, MakeStagedModel(spec, torch::kFloat32, {.blocks = 2}));
     parameters_ = ParameterShapesOf(*model_);
     ASSERT_OK_AND_ASSIGN(std::unique_ptr<ReferenceParameterStore> store,
                          ReferenceParameterStore::Create(*model_, {}, {}));
@@ -60,7 +60,7 @@ class JoinedParameterStoreTest : public ::testing::Test {
     return values;
   }
 
-  std::unique_ptr<CausalLm> model_;
+  std::unique_ptr<StagedModel> model_;
   std::vector<ParameterShape> parameters_;
   std::unique_ptr<JoinedParameterStore> store_;
 };

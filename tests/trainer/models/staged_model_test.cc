@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 #include <algorithm>
 #include <set>
@@ -62,16 +62,16 @@ constexpr const char* kQwen2Moe = R"({"model_type":"qwen2_moe","vocab_size":301,
     "num_key_value_heads":2,"intermediate_size":96,"num_experts":6,"moe_intermediate_size":40,
     "shared_expert_intermediate_size":48,"mlp_only_layers":[0],"attention_dropout":0.1})";
 
-std::unique_ptr<CausalLm> Make(const char* json, const torch::TensorOptions& options) {
+std::unique_ptr<StagedModel> Make(const char* json, const torch::TensorOptions& options) {
   const auto config = ParseHfConfig(json, "config");
   EXPECT_OK(config);
-  auto model = MakeCausalLm(config->spec, options);
+  auto model = MakeStagedModel(config->spec, options);
   EXPECT_OK(model);
   return *std::move(model);
 }
 
-std::unique_ptr<CausalLm> MakeRandom(const char* json) {
-  std::unique_ptr<CausalLm> model = Make(json, torch::kFloat32);
+std::unique_ptr<StagedModel> MakeRandom(const char* json) {
+  std::unique_ptr<StagedModel> model = Make(json, torch::kFloat32);
   torch::manual_seed(1);
   const torch::NoGradGuard no_grad;
   for (torch::Tensor& parameter : model->parameters()) parameter.normal_(0, 0.1);
@@ -83,21 +83,21 @@ torch::Tensor Tokens() {
   return torch::randint(0, 301, {2, 16}, torch::kInt64);
 }
 
-class CausalLmTest : public ::testing::TestWithParam<const char*> {};
+class StagedModelTest : public ::testing::TestWithParam<const char*> {};
 std::string ConfigName(const ::testing::TestParamInfo<const char*>& config) {
   return std::vector<std::string>{"Gpt2",    "Gpt2Untied", "Opt",     "OptPostNorm",
                                   "Llama",   "Gemma2",     "Gemma3",  "Cohere",
                                   "GptNeox", "Phi3",       "Mixtral", "Qwen2Moe"}[config.index];
 }
-INSTANTIATE_TEST_SUITE_P(Configs, CausalLmTest,
+INSTANTIATE_TEST_SUITE_P(Configs, StagedModelTest,
                          ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm, kLlama, kGemma2,
                                            kGemma3, kCohere, kGptNeox, kPhi3, kMixtral, kQwen2Moe),
                          ConfigName);
 
-TEST_P(CausalLmTest, OnMetaTheModelTakesNoMemory) {
-  const std::unique_ptr<CausalLm> meta =
+TEST_P(StagedModelTest, OnMetaTheModelTakesNoMemory) {
+  const std::unique_ptr<StagedModel> meta =
       Make(GetParam(), torch::TensorOptions().device(torch::kMeta));
-  const std::unique_ptr<CausalLm> plain = Make(GetParam(), torch::kFloat32);
+  const std::unique_ptr<StagedModel> plain = Make(GetParam(), torch::kFloat32);
   const auto expected = ParameterShapesOf(*plain);
   const auto shapes = ParameterShapesOf(*meta);
   ASSERT_EQ(shapes.size(), expected.size());
@@ -127,7 +127,7 @@ std::unique_ptr<at::ObserverContext> RecordInputs(const at::RecordFunction& func
 
 // The square root of 3,072 is 55.426, and 55.5 in bf16.
 TEST(GemmaTest, TheFactorOfTheEmbeddingIsRoundedToItsType) {
-  const std::unique_ptr<CausalLm> model =
+  const std::unique_ptr<StagedModel> model =
       Make(R"({"model_type":"gemma","vocab_size":16,"hidden_size":3072,"num_attention_heads":1,
               "num_key_value_heads":1,"head_dim":8,"intermediate_size":8,"num_hidden_layers":1})",
            torch::kBFloat16);
@@ -138,8 +138,8 @@ TEST(GemmaTest, TheFactorOfTheEmbeddingIsRoundedToItsType) {
   EXPECT_EQ(model->Embed(tokens)[0][1][5].item<double>(), 55.5);
 }
 
-TEST_P(CausalLmTest, ParametersAreInTheOrderOfFirstUse) {
-  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+TEST_P(StagedModelTest, ParametersAreInTheOrderOfFirstUse) {
+  const std::unique_ptr<StagedModel> model = MakeRandom(GetParam());
   OperatorInputs().clear();
   const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(RecordInputs)
                                                      .needsInputs(true)
@@ -193,7 +193,7 @@ TEST(DropoutTest, EachSiteDropsAtItsRate) {
             {0.2}},
        }) {
     SCOPED_TRACE(expected.json);
-    const std::unique_ptr<CausalLm> model = MakeRandom(expected.json);
+    const std::unique_ptr<StagedModel> model = MakeRandom(expected.json);
     for (const bool training : {true, false}) {
       model->train(training);
       Masks().clear();
@@ -218,7 +218,7 @@ TEST(DropoutTest, EachSiteDropsAtItsRate) {
 }
 
 // The sum of the losses of some tokens, and its gradients.
-std::vector<torch::Tensor> SumAndGradients(CausalLm& model, const torch::Tensor& tokens,
+std::vector<torch::Tensor> SumAndGradients(StagedModel& model, const torch::Tensor& tokens,
                                            const Labels& labels) {
   model.zero_grad();
   const BatchLoss loss = model.Losses(tokens, labels, LossFactors());
@@ -231,8 +231,8 @@ std::vector<torch::Tensor> SumAndGradients(CausalLm& model, const torch::Tensor&
   return all;
 }
 
-TEST_P(CausalLmTest, RowsComputeWhatTheirDocumentsAloneDo) {
-  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+TEST_P(StagedModelTest, RowsComputeWhatTheirDocumentsAloneDo) {
+  const std::unique_ptr<StagedModel> model = MakeRandom(GetParam());
   model->eval();
   const torch::Tensor tokens = Tokens();  // [2, 16]: the second row has padding.
   const RowDocuments documents = {{{5, 1, 10}, {7, 3}}};
@@ -271,8 +271,8 @@ TEST_P(CausalLmTest, RowsComputeWhatTheirDocumentsAloneDo) {
                            model->Losses(tokens, labels, LossFactors()).sum));
 }
 
-TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
-  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+TEST_P(StagedModelTest, RecomputationGivesTheSameBitsWithDropout) {
+  const std::unique_ptr<StagedModel> model = MakeRandom(GetParam());
   const torch::Tensor tokens = Tokens();
   std::vector<torch::Tensor> plain;
   torch::Tensor plain_loss;
@@ -299,8 +299,8 @@ TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
   }
 }
 
-TEST_P(CausalLmTest, DropoutIsDrawnInTrainingOnlyAndForEachDrawAnew) {
-  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+TEST_P(StagedModelTest, DropoutIsDrawnInTrainingOnlyAndForEachDrawAnew) {
+  const std::unique_ptr<StagedModel> model = MakeRandom(GetParam());
   const torch::Tensor tokens = Tokens();
   const torch::NoGradGuard no_grad;
   const auto with = [&](const DropoutDraw& draw) {
@@ -317,8 +317,8 @@ TEST_P(CausalLmTest, DropoutIsDrawnInTrainingOnlyAndForEachDrawAnew) {
   for (const DropoutDraw& draw : others) EXPECT_TRUE(torch::equal(evaluated, with(draw)));
 }
 
-TEST_P(CausalLmTest, NoTokenSeesALaterOne) {
-  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+TEST_P(StagedModelTest, NoTokenSeesALaterOne) {
+  const std::unique_ptr<StagedModel> model = MakeRandom(GetParam());
   model->eval();
   const torch::NoGradGuard no_grad;
   const torch::Tensor tokens = Tokens();
@@ -331,7 +331,7 @@ TEST_P(CausalLmTest, NoTokenSeesALaterOne) {
   EXPECT_FALSE(torch::allclose(a.select(1, 10), b.select(1, 10)));
 }
 
-TEST(CausalLmNamesTest, NamesAreThoseOfTransformers) {
+TEST(StagedModelNamesTest, NamesAreThoseOfTransformers) {
   const auto names = [](const char* json) {
     return Make(json, torch::TensorOptions().device(torch::kMeta))->named_parameters().keys();
   };
@@ -344,8 +344,8 @@ TEST(CausalLmNamesTest, NamesAreThoseOfTransformers) {
   EXPECT_THAT(names(kOptPostNorm), Not(Contains("model.decoder.final_layer_norm.weight")));
 }
 
-TEST_P(CausalLmTest, TheLossIsThatOfTheNextToken) {
-  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+TEST_P(StagedModelTest, TheLossIsThatOfTheNextToken) {
+  const std::unique_ptr<StagedModel> model = MakeRandom(GetParam());
   model->eval();
   const torch::NoGradGuard no_grad;
   const torch::Tensor tokens = Tokens();
@@ -381,10 +381,10 @@ TEST(LossSumTest, WithoutARouterTheTotalIsTheCrossEntropy) {
   EXPECT_EQ(sum.Mean().router, std::nullopt);
 }
 
-TEST(CausalLmErrorTest, ParametersOfIntegersAreRefused) {
+TEST(StagedModelErrorTest, ParametersOfIntegersAreRefused) {
   const auto config = ParseHfConfig(kGpt2, "config");
   ASSERT_OK(config);
-  EXPECT_THAT(MakeCausalLm(config->spec, torch::kInt64),
+  EXPECT_THAT(MakeStagedModel(config->spec, torch::kInt64),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Long")));
 }
 

@@ -28,7 +28,7 @@
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/layer_set.h"
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_unit.h"
 #include "trainer/parallel/model_stages.h"
@@ -49,21 +49,21 @@ struct PipelinePlace {
   const RankGroup* ends = nullptr;
 };
 
-class GatheredLm final : public CausalLm {
+class GatheredModel final : public StagedModel {
  public:
   // All ranks of the group make the same one. `type` is that of the parameters, which have no
-  // values yet. Communicator and group outlive this. Errors: as MakeCausalLm.
-  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(const ModelSpec& spec,
-                                                          torch::ScalarType type,
-                                                          Communicator& communicator,
-                                                          const RankGroup& group,
-                                                          const UnitOptions& options) {
+  // values yet. Communicator and group outlive this. Errors: as MakeStagedModel.
+  static absl::StatusOr<std::unique_ptr<GatheredModel>> Make(const ModelSpec& spec,
+                                                             torch::ScalarType type,
+                                                             Communicator& communicator,
+                                                             const RankGroup& group,
+                                                             const UnitOptions& options) {
     return Make(spec, type, communicator, group, options, /*layers=*/nullptr);
   }
   // The same of layers that are shared, on the meta device, or of whole ones if `layers` is null;
   // and of stages in a pipeline. Embed is then for its first rank, and Head and LossOf are for its
   // last one.
-  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(
+  static absl::StatusOr<std::unique_ptr<GatheredModel>> Make(
       const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
       const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
       const std::optional<PipelinePlace>& place = {});
@@ -117,8 +117,8 @@ class GatheredLm final : public CausalLm {
   };
   class GatheredBlock;
 
-  GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole, const HiddenPart& hidden_part,
-             const PipelinePlace& place);
+  GatheredModel(const ModelSpec& spec, std::unique_ptr<StagedModel> whole,
+                const HiddenPart& hidden_part, const PipelinePlace& place);
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
                  const UnitOptions& options, const TensorLayers* layers);
   // Begins to gather the unit of that number, if units are gathered ahead and this rank has it.
@@ -134,7 +134,7 @@ class GatheredLm final : public CausalLm {
   auto WithHead(const Compute& compute);
 
   const ModelSpec spec_;
-  const std::unique_ptr<CausalLm> whole_;  // On the meta device.
+  const std::unique_ptr<StagedModel> whole_;  // On the meta device.
   const HiddenPart hidden_part_;
   const PipelinePlace place_;
   bool gather_ahead_ = false;

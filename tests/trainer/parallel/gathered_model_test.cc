@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models in shards compute what one rank computes that has the whole, and adds in the same order.
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 
 #include <cstring>
 #include <map>
@@ -86,8 +86,8 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
 ModelSpec SpecOf(const char* json) { return ParseHfConfig(json, "config")->spec; }
 
 // The whole model of one rank.
-std::unique_ptr<CausalLm> MakeWhole(const ModelSpec& spec, torch::ScalarType type) {
-  std::unique_ptr<CausalLm> model = *MakeCausalLm(spec, type);
+std::unique_ptr<StagedModel> MakeWhole(const ModelSpec& spec, torch::ScalarType type) {
+  std::unique_ptr<StagedModel> model = *MakeStagedModel(spec, type);
   const torch::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(7);
   for (Tensor& parameter : model->parameters()) {
@@ -107,7 +107,7 @@ DropoutDraw DrawOf(const Case& c, int64_t rank, int64_t micro_batch) {
 }
 
 // Block by block, for all micro-batches of a rank.
-absl::StatusOr<std::vector<LossValues>> TrainVertically(const Case& c, CausalLm& model,
+absl::StatusOr<std::vector<LossValues>> TrainVertically(const Case& c, StagedModel& model,
                                                         int64_t rank) {
   std::vector<TokenBatch> batches;
   for (int64_t i = 0; i < c.micro_batches; ++i) {
@@ -130,7 +130,7 @@ struct Whole {
 // One rank after the other, with a graph each; sums are folded as ranks do: in fp32 and rounded
 // once, of each micro-batch or of the sum of all.
 Whole TrainWhole(const Case& c) {
-  const std::unique_ptr<CausalLm> model = MakeWhole(SpecOf(c.family.json), c.type);
+  const std::unique_ptr<StagedModel> model = MakeWhole(SpecOf(c.family.json), c.type);
   Whole whole;
   for (const auto& parameter : model->named_parameters()) {
     whole.values[parameter.key()] = parameter.value().detach().clone();
@@ -172,16 +172,16 @@ Whole TrainWhole(const Case& c) {
   return whole;
 }
 
-class GatheredLmTest : public ::testing::TestWithParam<Case> {};
+class GatheredModelTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
+TEST_P(GatheredModelTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
   torch::set_num_threads(1);
   const Case& c = GetParam();
   const Whole whole = TrainWhole(c);
   RunThreadRanks(c.num_ranks, [&](Communicator& me) {
     ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<GatheredLm> model,
-        GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), c.options()));
+        const std::unique_ptr<GatheredModel> model,
+        GatheredModel::Make(SpecOf(c.family.json), c.type, me, me.world(), c.options()));
     model->set_recompute(c.recompute);
     model->set_gather_ahead(c.gather_ahead);
     FillPieces(*model, whole.values);
@@ -280,10 +280,10 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GatheredLmTest, ::testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Cases, GatheredModelTest, ::testing::ValuesIn(Cases()), NameOf);
 
 // The mean of the micro-batches' means is another one: of the last rank, labels are few.
-TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
+TEST(GatheredModelLossTest, IsTheMeanOverAllLabelsOfAStep) {
   constexpr int kRanks = 3;
   const auto labels_of = [](int64_t rank, int64_t micro_batch) {
     const Tensor tokens = TokensOf(rank, micro_batch);
@@ -301,7 +301,7 @@ TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
     }
     const LossFactors factors = LossFactors::OfStep(1, num_labels, 2 * kRanks);
     // One graph of all of them.
-    const std::unique_ptr<CausalLm> whole = MakeWhole(SpecOf(family.json), c.type);
+    const std::unique_ptr<StagedModel> whole = MakeWhole(SpecOf(family.json), c.type);
     std::map<std::string, Tensor> values;
     Tensor cross_entropy, router;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
@@ -322,8 +322,8 @@ TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
     }
     RunThreadRanks(kRanks, [&](Communicator& me) {
       ASSERT_OK_AND_ASSIGN(
-          const std::unique_ptr<GatheredLm> model,
-          GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options()));
+          const std::unique_ptr<GatheredModel> model,
+          GatheredModel::Make(SpecOf(family.json), c.type, me, me.world(), c.options()));
       FillPieces(*model, values);
       for (int64_t i = 0; i < 2; ++i) {
         model->set_dropout_draw(DrawOf(c, me.rank(), i));
@@ -345,15 +345,15 @@ TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
 
 // By parts of the padded units, for each other rank: a block is gathered for forward and backward
 // and its gradients are summed; embeddings are not needed in backward, and the head stays.
-TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
+TEST(GatheredModelBytesTest, AreThoseOfTheFormula) {
   for (const Family& family : {kFamilies[0], kFamilies[1]}) {
     for (const auto& [recompute, ahead] :
          {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       RunThreadRanks(4, [&](Communicator& me) {
         const ModelSpec spec = SpecOf(family.json);
-        ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                             GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
-                                              OptionsOf(UnitDivision::kShards)));
+        ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredModel> model,
+                             GatheredModel::Make(spec, torch::kFloat32, me, me.world(),
+                                                 OptionsOf(UnitDivision::kShards)));
         model->set_recompute(recompute);
         model->set_gather_ahead(ahead);
         FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
@@ -376,12 +376,12 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
 }
 
 // Gradients go around twice, and nothing else goes.
-TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
+TEST(GatheredModelBytesTest, OfReplicasAreThoseOfGradientsAlone) {
   RunThreadRanks(4, [&](Communicator& me) {
     const Family& family = kFamilies[0];
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                         GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
-                                          OptionsOf(UnitDivision::kReplicas)));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredModel> model,
+                         GatheredModel::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
+                                             OptionsOf(UnitDivision::kReplicas)));
     FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     model->Losses(TokensOf(me.rank(), 0), kFactors).Backward(kFactors);
     std::map<std::string, int64_t> sent;
@@ -394,12 +394,12 @@ TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
 }
 
 // A unit is gathered once for each update, whatever its micro-batches.
-TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
+TEST(GatheredModelBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
   RunThreadRanks(4, [&](Communicator& me) {
     const Family& family = kFamilies[0];
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                         GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
-                                          OptionsOf(UnitDivision::kShardsAndWhole)));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredModel> model,
+                         GatheredModel::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
+                                             OptionsOf(UnitDivision::kShardsAndWhole)));
     FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     for (int64_t step = 1; step <= 2; ++step) {
       model->NoteUpdate();
@@ -417,13 +417,13 @@ TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
 }
 
 // Gradients that are added once a step go around once, whatever its micro-batches.
-TEST(GatheredLmBytesTest, OfSumsOnceAStepAreThoseOfOneMicroBatch) {
+TEST(GatheredModelBytesTest, OfSumsOnceAStepAreThoseOfOneMicroBatch) {
   for (const UnitDivision division : {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole}) {
     RunThreadRanks(4, [&](Communicator& me) {
       const Family& family = kFamilies[0];
-      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                           GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
-                                            OptionsOf(division, GradientSync::kLast)));
+      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredModel> model,
+                           GatheredModel::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
+                                               OptionsOf(division, GradientSync::kLast)));
       FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
       for (int64_t i = 0; i < 3; ++i) {
         model->set_last_micro_batch(i == 2);
@@ -443,7 +443,7 @@ TEST(GatheredLmBytesTest, OfSumsOnceAStepAreThoseOfOneMicroBatch) {
 }
 
 // A pass gathers once for all micro-batches. A tied table's look-ups and heads are added apart.
-TEST(GatheredLmBytesTest, OfTheVerticalScheduleAreTwoGathersAndTheSums) {
+TEST(GatheredModelBytesTest, OfTheVerticalScheduleAreTwoGathersAndTheSums) {
   for (const Family& family : kFamilies) {
     for (const bool ahead : {false, true}) {
       RunThreadRanks(4, [&](Communicator& me) {
@@ -454,8 +454,9 @@ TEST(GatheredLmBytesTest, OfTheVerticalScheduleAreTwoGathersAndTheSums) {
                         .recompute = false,
                         .micro_batches = 3,
                         .vertical = true};
-        ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                             GatheredLm::Make(spec, torch::kFloat32, me, me.world(), c.options()));
+        ASSERT_OK_AND_ASSIGN(
+            const std::unique_ptr<GatheredModel> model,
+            GatheredModel::Make(spec, torch::kFloat32, me, me.world(), c.options()));
         model->set_gather_ahead(ahead);
         FillPieces(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
         ASSERT_OK(TrainVertically(c, *model, me.rank()));
@@ -480,7 +481,7 @@ TEST(GatheredLmBytesTest, OfTheVerticalScheduleAreTwoGathersAndTheSums) {
 }
 
 // As behind a loss that is not learned from: what it held is older than the update that follows.
-TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
+TEST(GatheredModelForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
   torch::set_num_threads(1);
   for (const Case& c :
        {Case{kFamilies[0], 2, torch::kFloat32, false, 1},
@@ -505,17 +506,17 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
     for (const auto& [name, value] : whole.values) updated[name] = value * 2;
     RunThreadRanks(2, [&](Communicator& me) {
       const auto make = [&] {
-        std::unique_ptr<GatheredLm> made =
-            *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options());
+        std::unique_ptr<GatheredModel> made =
+            *GatheredModel::Make(SpecOf(family.json), c.type, me, me.world(), c.options());
         made->set_gather_ahead(c.gather_ahead);
         made->set_recompute(c.recompute);
         return made;
       };
-      const auto loss_of = [&](GatheredLm& model) {
+      const auto loss_of = [&](GatheredModel& model) {
         model.set_dropout_draw(DrawOf(c, me.rank(), 0));
         return model.Losses(TokensOf(me.rank(), 0), kFactors);
       };
-      const std::unique_ptr<GatheredLm> model = make(), fresh = make();
+      const std::unique_ptr<GatheredModel> model = make(), fresh = make();
       FillPieces(*model, whole.values);
       const BatchLoss left = loss_of(*model);
       FillPieces(*model, updated);

@@ -112,7 +112,7 @@ struct BatchLoss {
   void Backward(const LossFactors& factors) const;
 };
 
-class CausalLm : public torch::nn::Module {
+class StagedModel : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
   // width], or to a part of each sequence of it (trainer/layer_set.h); ContextOf makes from that
@@ -200,11 +200,12 @@ class CausalLm : public torch::nn::Module {
 // Makes the model of the spec, in training mode. `options` are those of the parameters: a floating
 // dtype, any device. INVALID_ARGUMENT: another dtype. RESOURCE_EXHAUSTED: Torch cannot make it, for
 // lack of memory or of the device, or because names of the spec collide.
-absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
-                                                       const torch::TensorOptions& options,
-                                                       const VocabularyOptions& vocabulary = {});
+absl::StatusOr<std::unique_ptr<StagedModel>> MakeStagedModel(
+    const ModelSpec& spec, const torch::TensorOptions& options,
+    const VocabularyOptions& vocabulary = {});
 // The same of the layers that `layers` makes. RESOURCE_EXHAUSTED: likewise.
-absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec, LayerSet& layers);
+absl::StatusOr<std::unique_ptr<StagedModel>> MakeStagedModel(const ModelSpec& spec,
+                                                             LayerSet& layers);
 
 // Returns names and shapes of all parameters in their order. A block of a table is one of its own.
 std::vector<ParameterShape> ParameterShapesOf(const torch::nn::Module& model);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/gathered_model.h"
 
 #include <algorithm>
 #include <map>
@@ -20,10 +20,10 @@ int64_t ShardBlockElements(MomentFormat moments) {
              : client::kNormBlockElements;
 }
 
-class GatheredLm::GatheredBlock final : public Block {
+class GatheredModel::GatheredBlock final : public Block {
  public:
   // `unit`: its number.
-  GatheredBlock(std::shared_ptr<Block> block, GatheredLm& model, size_t unit)
+  GatheredBlock(std::shared_ptr<Block> block, GatheredModel& model, size_t unit)
       : block_(std::move(block)), model_(model), number_(unit) {}
 
   Stream Forward(const Stream& stream, const BatchContext& context) override {
@@ -52,60 +52,60 @@ class GatheredLm::GatheredBlock final : public Block {
   }
 
   const std::shared_ptr<Block> block_;
-  GatheredLm& model_;
+  GatheredModel& model_;
   const size_t number_;
 };
 
-void GatheredLm::GatherAhead(size_t unit) {
+void GatheredModel::GatherAhead(size_t unit) {
   if (gather_ahead_ && unit < units_.size() && HasUnit(place_.rank, unit)) {
     units_[unit]->BeginGather();
   }
 }
 
-bool GatheredLm::HasUnit(int64_t pipeline_rank, size_t unit) const {
+bool GatheredModel::HasUnit(int64_t pipeline_rank, size_t unit) const {
   const bool has_copy =
       unit == 0 && spec_.tied_head && pipeline_rank == place_.stages.num_ranks() - 1;
   return has_copy || pipeline_rank == FirstRankWith(unit);
 }
 
-int64_t GatheredLm::FirstRankWith(size_t unit) const {
+int64_t GatheredModel::FirstRankWith(size_t unit) const {
   if (unit == 0) return 0;
   return unit > blocks_.size() ? place_.stages.num_ranks() - 1
                                : place_.stages.RankOfBlock(static_cast<int64_t>(unit) - 1);
 }
 
-void GatheredLm::GatherAheadBackwards(size_t unit) {
+void GatheredModel::GatherAheadBackwards(size_t unit) {
   // Of the embeddings, a look-up needs nothing in backward.
   if (unit > 1 || spec_.has_projections()) GatherAhead(unit - 1);
 }
 
-void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) const {
+void GatheredModel::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) const {
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->Replace(names[i], tensors[i]);
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(
+absl::StatusOr<std::unique_ptr<GatheredModel>> GatheredModel::Make(
     const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
     const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
     const std::optional<PipelinePlace>& place) {
   GEMINI_ASSIGN_OR_RETURN(
-      std::unique_ptr<CausalLm> whole,
+      std::unique_ptr<StagedModel> whole,
       layers != nullptr
-          ? MakeCausalLm(spec, *layers)
-          : MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
-  std::unique_ptr<GatheredLm> model(new GatheredLm(
+          ? MakeStagedModel(spec, *layers)
+          : MakeStagedModel(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
+  std::unique_ptr<GatheredModel> model(new GatheredModel(
       spec, std::move(whole), layers != nullptr ? layers->hidden_part() : HiddenPart(),
       place.value_or(PipelinePlace{.stages = ModelStages(spec.num_blocks)})));
   model->MakeUnits(type, communicator, group, options, layers);
   return model;
 }
 
-GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole,
-                       const HiddenPart& hidden_part, const PipelinePlace& place)
+GatheredModel::GatheredModel(const ModelSpec& spec, std::unique_ptr<StagedModel> whole,
+                             const HiddenPart& hidden_part, const PipelinePlace& place)
     : spec_(spec), whole_(std::move(whole)), hidden_part_(hidden_part), place_(place) {}
 
-void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
-                           const RankGroup& group, const UnitOptions& options,
-                           const TensorLayers* layers) {
+void GatheredModel::MakeUnits(torch::ScalarType type, Communicator& communicator,
+                              const RankGroup& group, const UnitOptions& options,
+                              const TensorLayers* layers) {
   std::map<const c10::TensorImpl*, std::pair<std::shared_ptr<LayerModule>, std::string>> places;
   for (const std::shared_ptr<torch::nn::Module>& module : whole_->modules(/*include_self=*/false)) {
     const auto layer = std::dynamic_pointer_cast<LayerModule>(module);
@@ -171,43 +171,43 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
   }
 }
 
-void GatheredLm::NoteUpdate() {
+void GatheredModel::NoteUpdate() {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->NoteUpdate();
 }
 
-void GatheredLm::set_last_micro_batch(bool is_last) {
+void GatheredModel::set_last_micro_batch(bool is_last) {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->set_last_micro_batch(is_last);
 }
 
-void GatheredLm::BeginMicroBatches(int64_t count) { Begin(count, /*by_stages=*/true); }
+void GatheredModel::BeginMicroBatches(int64_t count) { Begin(count, /*by_stages=*/true); }
 
-void GatheredLm::Begin(int64_t micro_batches, bool by_stages) {
+void GatheredModel::Begin(int64_t micro_batches, bool by_stages) {
   by_stages_ = by_stages;
   not_embedded_ = micro_batches;
   embeddings_.clear();
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->ReleaseAll();
 }
 
-void GatheredLm::BeginEvaluation() {
+void GatheredModel::BeginEvaluation() {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->Refresh();
 }
 
-void GatheredLm::HoldStage(size_t stage) {
+void GatheredModel::HoldStage(size_t stage) {
   if (stage < units_.size()) units_[stage]->Hold();
   if (stage > blocks_.size() && spec_.tied_head) units_.front()->Hold();
 }
 
-void GatheredLm::ReleaseStage(size_t stage) {
+void GatheredModel::ReleaseStage(size_t stage) {
   if (stage < units_.size()) units_[stage]->Release();
   if (stage > blocks_.size() && spec_.tied_head) units_.front()->Release();
 }
 
-void GatheredLm::train(bool on) {
-  CausalLm::train(on);
+void GatheredModel::train(bool on) {
+  StagedModel::train(on);
   whole_->train(on);
 }
 
-torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
+torch::Tensor GatheredModel::Embed(const torch::Tensor& tokens) {
   if (not_embedded_ == 0) Begin(1, /*by_stages=*/false);
   --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());
@@ -225,19 +225,19 @@ torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
   return again ? unit.GatherBehind({hidden})[0] : hidden;
 }
 
-BatchContext GatheredLm::ContextOf(const torch::Tensor& hidden) const {
+BatchContext GatheredModel::ContextOf(const torch::Tensor& hidden) const {
   whole_->set_dropout_draw(dropout_draw());
   whole_->set_routing(routing());
   whole_->set_documents(documents());
   return whole_->ContextOf(hidden);
 }
 
-GatheredUnit* GatheredLm::head() const {
+GatheredUnit* GatheredModel::head() const {
   return units_.size() > blocks_.size() + 1 ? units_.back().get() : nullptr;
 }
 
 template <typename Compute>
-auto GatheredLm::WithHead(const Compute& compute) {
+auto GatheredModel::WithHead(const Compute& compute) {
   GatheredUnit* const unit = head();
   if (unit != nullptr) layers_.back().Use(unit->Views(UnitUse::kToTheEnd));
   if (spec_.tied_head) {
@@ -263,11 +263,11 @@ auto GatheredLm::WithHead(const Compute& compute) {
   return result;
 }
 
-torch::Tensor GatheredLm::Head(const torch::Tensor& hidden) {
+torch::Tensor GatheredModel::Head(const torch::Tensor& hidden) {
   return WithHead([&] { return whole_->Head(hidden); });
 }
 
-BatchLoss GatheredLm::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
+BatchLoss GatheredModel::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
   return WithHead([&] { return whole_->LossOf(std::move(last), labels, factors); });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/models/causal_lm.h"
+#include "trainer/models/staged_model.h"
 
 #include <cstddef>
 #include <string>
@@ -68,23 +68,23 @@ void BatchLoss::Backward(const LossFactors& factors) const {
   torch::autograd::backward(roots, gradients);
 }
 
-BatchLoss CausalLm::Losses(const torch::Tensor& tokens, const Labels& labels,
-                           const LossFactors& factors) {
+BatchLoss StagedModel::Losses(const torch::Tensor& tokens, const Labels& labels,
+                              const LossFactors& factors) {
   return LossOf(EmbedAndForward(tokens), labels, factors);
 }
 
-torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
+torch::Tensor StagedModel::Forward(const torch::Tensor& tokens) {
   return Head(EmbedAndForward(tokens).hidden);
 }
 
-Stream CausalLm::EmbedAndForward(const torch::Tensor& tokens) {
+Stream StagedModel::EmbedAndForward(const torch::Tensor& tokens) {
   Stream stream = {.hidden = Embed(tokens)};
   const BatchContext context = ContextOf(stream.hidden);
   return ForwardBlocks(std::move(stream), context, 0, blocks_.size());
 }
 
-Stream CausalLm::ForwardBlocks(Stream stream, const BatchContext& context, size_t begin,
-                               size_t end) const {
+Stream StagedModel::ForwardBlocks(Stream stream, const BatchContext& context, size_t begin,
+                                  size_t end) const {
   for (size_t b = begin; b < end; ++b) {
     stream = recompute_ ? ForwardRecomputed(blocks_[b], stream, context)
                         : blocks_[b]->Forward(stream, context);
@@ -92,18 +92,19 @@ Stream CausalLm::ForwardBlocks(Stream stream, const BatchContext& context, size_
   return stream;
 }
 
-absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
-                                                       const torch::TensorOptions& options,
-                                                       const VocabularyOptions& vocabulary) {
+absl::StatusOr<std::unique_ptr<StagedModel>> MakeStagedModel(const ModelSpec& spec,
+                                                             const torch::TensorOptions& options,
+                                                             const VocabularyOptions& vocabulary) {
   if (!c10::isFloatingType(options.dtype().toScalarType())) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
   }
   PlainLayers layers(options, vocabulary);
-  return MakeCausalLm(spec, layers);
+  return MakeStagedModel(spec, layers);
 }
 
-absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec, LayerSet& layers) {
+absl::StatusOr<std::unique_ptr<StagedModel>> MakeStagedModel(const ModelSpec& spec,
+                                                             LayerSet& layers) {
   try {
     client::hooks::ResolveVectorMath();  // Before the first forward.
     return std::make_unique<Transformer>(spec, layers);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run learns: its task, by which the model's head, its loss and its data are chosen. No
+// Torch.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gemini::trainer {
+
+enum class TaskKind : uint8_t {
+  kCausal,                  // Each token is predicted from those before it.
+  kMasked,                  // Some tokens are hidden, and predicted from all others.
+  kSequenceClassification,  // A sequence has labels.
+};
+
+// What the labels of a sequence are. The loss of each is that of transformers, which names them so
+// in the key "problem_type" of config.json.
+enum class ProblemType : uint8_t {
+  kSingleLabel,  // One of num_labels classes: cross entropy.
+  kMultiLabel,   // Any of them: binary cross entropy of each.
+  kRegression,   // num_labels numbers: the mean squared error.
+};
+
+struct TaskSpec {
+  TaskKind kind = TaskKind::kCausal;
+  // These are of classifications.
+  ProblemType problem = ProblemType::kSingleLabel;
+  int64_t num_labels = 0;
+  std::vector<std::string> names = {};  // One a label; empty where nobody named them.
+};
+
+}  // namespace gemini::trainer
