@@ -1,18 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns text or chats into what gemini-train reads. docs/data.md describes both, and their files.
+"""Turns text, chats or images into what gemini-train reads. docs/data.md describes all of it.
 
   tools/prepare_data.py --tokenizer MODEL_DIR --text corpus.txt [more.txt ...] --output tokens.npy
   tools/prepare_data.py --tokenizer MODEL_DIR --messages chats.jsonl [more.jsonl ...] \\
       --sequence 2048 --output chats.safetensors
+  tools/prepare_data.py --tokenizer MODEL_DIR --labels reviews.jsonl [more.jsonl ...] \\
+      --sequence 256 --output reviews.safetensors
+  tools/prepare_data.py --tokenizer MODEL_DIR --masked corpus.txt [more.txt ...] \\
+      --sequence 512 --pack --output masked.safetensors
+  tools/prepare_data.py --model MODEL_DIR --images DIR --output images.safetensors
 
 The input is streamed: memory does not grow with it. The same files always give the same output,
 which appears under its name only when it is complete.
 """
 import argparse
+import dataclasses
 import os
 import pathlib
+import signal
 import sys
+import typing
 
 _VENV_PYTHON = pathlib.Path(__file__).resolve().parent.parent / ".venv/bin/python3"
 try:
@@ -27,7 +35,12 @@ except ImportError:  # Called with another Python: the one that tools/setup.sh m
 
 from data.chats import ChatOptions, write_chats
 from data.data_error import DataError
-from data.model_tokenizer import load_chat_tokenizer, load_tokenizer
+from data.image_rows import size_of_folder, write_images
+from data.labelled_rows import LabelOptions, write_labels
+from data.labels import PROBLEM_TYPES
+from data.masked import MaskedOptions, write_masked
+from data.model_config import read_model_config
+from data.model_tokenizer import load_model_tokenizer, load_tokenizer
 from data.progress import Progress
 from data.text_tokens import write_tokens
 
@@ -44,18 +57,96 @@ def prepare_text(options, progress):
 
 def prepare_chats(options, progress):
     """Writes the rows of --messages, and returns what is said about them."""
-    chosen = {name: getattr(options, name) for name in ("answers", "layout", "too_long", "preview")
-              if getattr(options, name) is not None}
-    counts = write_chats(load_chat_tokenizer(options.tokenizer), options.messages, options.output,
-                         ChatOptions(options.sequence, **chosen), progress.add)
+    counts = write_chats(load_model_tokenizer(options.tokenizer, "--messages"), options.messages,
+                         options.output, chosen(options, ChatOptions), progress.add)
+    show(counts.previews, progress)
+    return (f"{said_of_rows(counts, options, progress)}: {counts.documents} conversations with "
+            f"{counts.answer_tokens} tokens of answers{said_of_too_long(counts)}")
+
+
+def prepare_labels(options, progress):
+    """Writes the rows of --labels, and returns what is said about them."""
+    config = read_model_config(options.tokenizer)
+    tokenizer = load_model_tokenizer(options.tokenizer, "--labels")
+    counts = write_labels(tokenizer, config, options.labels, options.output,
+                          chosen(options, LabelOptions), progress.add)
+    show(counts.previews, progress)
+    return (f"{said_of_rows(counts, options, progress)}, {counts.num_labels} labels"
+            f"{said_of_too_long(counts)}")
+
+
+def prepare_masked(options, progress):
+    """Writes the rows of --masked, and returns what is said about them."""
+    counts = write_masked(load_model_tokenizer(options.tokenizer, "--masked"), options.masked,
+                          options.output, chosen(options, MaskedOptions), progress.add)
+    show(counts.previews, progress)
+    return (f"{said_of_rows(counts, options, progress)}: {counts.documents} lines with "
+            f"{counts.answer_tokens} tokens to be masked{said_of_too_long(counts)}")
+
+
+def prepare_images(options, progress):
+    """Writes the rows of --images, and returns what is said about them."""
+    try:
+        from data.image_processor import ImageProcessor  # Pillow is needed for nothing else.
+    except ImportError as error:
+        raise DataError("--images needs Pillow, which is missing: run tools/check once") from error
+    config = read_model_config(options.model)
+    counts = write_images(ImageProcessor(options.model), config, options.images, options.output,
+                          progress.add)
+    channels, height, width = counts.shape
+    return (f"{counts.rows} images of {channels} channels, {height} x {width}, from "
+            f"{progress.total_bytes} bytes, {counts.num_labels} labels")
+
+
+def chosen(options, kind):
+    """Returns a dataclass of options with what the user chose, and its own defaults."""
+    return kind(**{field.name: getattr(options, field.name) for field in dataclasses.fields(kind)
+                   if getattr(options, field.name) is not None})
+
+
+def show(previews, progress):
     progress.end()  # Its line is not that of a preview.
-    for preview in counts.previews:
+    for preview in previews:
         print(preview)
+
+
+def said_of_rows(counts, options, progress):
     filled = counts.tokens / (counts.rows * options.sequence)
     return (f"{counts.rows} rows of {options.sequence} tokens, {filled:.1%} filled, "
-            f"from {progress.total_bytes} bytes: {counts.documents} conversations with "
-            f"{counts.answer_tokens} tokens of answers; of those too long, {counts.cut} were cut "
-            f"and {counts.dropped} dropped")
+            f"from {progress.total_bytes} bytes")
+
+
+def said_of_too_long(counts):
+    return f"; of those too long, {counts.cut} were cut and {counts.dropped} dropped"
+
+
+def size_of_files(paths):
+    """Returns the bytes of all files, and refuses those that do not exist."""
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+    return sum(path.stat().st_size for path in paths)
+
+
+class Source(typing.NamedTuple):
+    """One kind of input, which has an option of its own."""
+    prepare: typing.Callable
+    suffix: str  # What the output's name ends with.
+    needs: list  # Which of the options that not every source has it cannot do without.
+    takes: list  # Which of the others go with it.
+    size_of: typing.Callable = size_of_files
+    num_passes: int = 1  # How often the input is read.
+
+
+SOURCES = {
+    "text": Source(prepare_text, ".npy", ["tokenizer"], ["separator", "dtype"]),
+    "messages": Source(prepare_chats, ".safetensors", ["tokenizer", "sequence"],
+                       ["answers", "layout", "too_long", "preview"]),
+    "labels": Source(prepare_labels, ".safetensors", ["tokenizer", "sequence"],
+                     ["problem", "too_long", "preview"], num_passes=2),
+    "masked": Source(prepare_masked, ".safetensors", ["tokenizer", "sequence"],
+                     ["layout", "too_long", "preview"]),
+    "images": Source(prepare_images, ".safetensors", ["model"], [], size_of=size_of_folder)}
 
 
 def parser():
@@ -68,14 +159,22 @@ def parser():
 
     result = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--tokenizer", required=True, metavar="DIR_OR_FILE_OR_NAME",
-                        help="folder of a model, a tokenizer.json (for --text), or a name on the "
-                             "Hugging Face Hub")
+    result.add_argument("--tokenizer", metavar="DIR_OR_FILE_OR_NAME",
+                        help="for all but --images: folder of a model, a tokenizer.json (for "
+                             "--text), or a name on the Hugging Face Hub")
+    result.add_argument("--model", type=pathlib.Path, metavar="DIR",
+                        help="for --images: folder of a model")
     source = result.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", nargs="+", type=pathlib.Path, metavar="FILE",
                         help="UTF-8 text, taken in this order")
     source.add_argument("--messages", nargs="+", type=pathlib.Path, metavar="FILE.jsonl",
                         help="conversations: lines with messages, or with prompt and completion")
+    source.add_argument("--labels", nargs="+", type=pathlib.Path, metavar="FILE.jsonl",
+                        help="labelled texts: lines with text, label, and perhaps text_pair")
+    source.add_argument("--masked", nargs="+", type=pathlib.Path, metavar="FILE",
+                        help="UTF-8 text for a model of masked tokens: a document a line")
+    source.add_argument("--images", type=pathlib.Path, metavar="DIR",
+                        help="images: a folder for each class")
     result.add_argument("--output", required=True, type=pathlib.Path,
                         metavar="FILE.npy|FILE.safetensors")
     text = result.add_argument_group("with --text")
@@ -83,54 +182,62 @@ def parser():
                       help="token put behind each file, such as '<|endoftext|>'")
     text.add_argument("--dtype", choices=["auto", "uint16", "uint32"],
                       help="auto, the default: uint16 when the vocabulary fits")
+    rows = result.add_argument_group("with --messages, --labels and --masked")
+    rows.add_argument("--sequence", type=at_least(2), metavar="TOKENS",
+                      help="the length of each row")
+    rows.add_argument("--too-long", choices=["error", "drop", "cut"],
+                      help="what becomes of an input longer than a row (default: error)")
+    rows.add_argument("--preview", type=at_least(0), metavar="ROWS",
+                      help="show the first rows as text, with [[what is learnt]] marked")
+    layout = result.add_argument_group("with --messages and --masked")
+    layout = layout.add_mutually_exclusive_group()
+    layout.add_argument("--pad", dest="layout", action="store_const", const="pad",
+                        help="one document a row, filled up with padding (default)")
+    layout.add_argument("--pack", dest="layout", action="store_const", const="pack",
+                        help="several documents a row, first fit, none cut to fit")
     chats = result.add_argument_group("with --messages")
-    chats.add_argument("--sequence", type=at_least(2), metavar="TOKENS",
-                       help="the length of each row")
     chats.add_argument("--answers", choices=["all", "last"],
                        help="which answers of a conversation are learnt (default: all)")
-    layout = chats.add_mutually_exclusive_group()
-    layout.add_argument("--pad", dest="layout", action="store_const", const="pad",
-                        help="one conversation a row, filled up with padding (default)")
-    layout.add_argument("--pack", dest="layout", action="store_const", const="pack",
-                        help="several conversations a row, first fit, none cut to fit")
-    chats.add_argument("--too-long", choices=["error", "drop", "cut"],
-                       help="what becomes of a conversation longer than a row (default: error)")
-    chats.add_argument("--preview", type=at_least(0), metavar="ROWS",
-                       help="show the first rows as text, with [[answers]] marked")
+    labels = result.add_argument_group("with --labels")
+    labels.add_argument("--problem", choices=list(PROBLEM_TYPES),
+                        help="what a label is: one of several, any number of several, or a number "
+                             "(default: as the first label is)")
     return result
 
 
-def refuse_options_of(mode, options, names):
-    for name in names:
-        if getattr(options, name) is not None:
-            option = f"--{options.layout}" if name == "layout" else f"--{name.replace('_', '-')}"
-            raise DataError(f"{option} goes with {mode}")
+def refuse_options_of_others(source, options):
+    """Refuses an option that does not go with the source, and says with which it goes."""
+    names = {name for other in SOURCES.values() for name in other.needs + other.takes}
+    for name in sorted(names - set(SOURCES[source].needs + SOURCES[source].takes)):
+        if getattr(options, name) is None:
+            continue
+        option = f"--{options.layout}" if name == "layout" else f"--{name.replace('_', '-')}"
+        takers = [f"--{other}" for other in SOURCES
+                  if name in SOURCES[other].needs + SOURCES[other].takes]
+        raise DataError(f"{option} goes with {' or '.join(takers)}")
+
+
+def prepare(options):
+    """Does what the options say, and returns what is said about the output."""
+    name = next(name for name in SOURCES if getattr(options, name) is not None)
+    source = SOURCES[name]
+    refuse_options_of_others(name, options)
+    for needed in source.needs:
+        if getattr(options, needed) is None:
+            raise DataError(f"--{name} needs --{needed}")
+    if options.output.suffix != source.suffix:
+        raise DataError(f"the output {options.output} must end with {source.suffix}")
+    progress = Progress(source.size_of(getattr(options, name)), source.num_passes)
+    try:
+        return source.prepare(options, progress)
+    finally:
+        progress.end()
 
 
 def main(arguments):
     options = parser().parse_args(arguments)
     try:
-        if options.text:
-            refuse_options_of("--messages", options,
-                              ["sequence", "answers", "layout", "too_long", "preview"])
-            paths, suffix, prepare = options.text, ".npy", prepare_text
-        else:
-            refuse_options_of("--text", options, ["separator", "dtype"])
-            if options.sequence is None:
-                raise DataError("--messages needs --sequence, the length of each row in tokens")
-            paths, suffix, prepare = options.messages, ".safetensors", prepare_chats
-        if options.output.suffix != suffix:
-            raise DataError(f"the output {options.output} must end with {suffix}")
-        total_bytes = 0
-        for path in paths:
-            if not path.is_file():
-                raise DataError(f"{path}: no such {'text file' if options.text else 'file'}")
-            total_bytes += path.stat().st_size
-        progress = Progress(total_bytes)
-        try:
-            said = prepare(options, progress)
-        finally:
-            progress.end()
+        said = prepare(options)
     except DataError as error:
         sys.exit(f"prepare_data: {error}")
     print(f"{options.output}: {said}")
@@ -141,4 +248,6 @@ if __name__ == "__main__":
     # needs it.
     sys.modules["torch"] = None
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # It would say that Torch is missing.
+    # An exception, unlike the signal, lets the unfinished output be deleted.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     main(sys.argv[1:])

@@ -78,7 +78,7 @@ struct RowAttentionOptions;  // trainer/models/row_attention.h
 class HeadAttention {
  public:
   virtual ~HeadAttention() = default;
-  // As CausalAttention (trainer/models/attention.h), for what the layers before returned.
+  // As SelfAttention (trainer/models/attention.h), for what the layers before returned.
   virtual torch::Tensor Forward(const torch::Tensor& query, const torch::Tensor& key,
                                 const torch::Tensor& value, const HeadAngles& angles,
                                 const RowAttentionOptions& options) const = 0;
@@ -111,6 +111,7 @@ struct LinearShape {
 struct HeadShape {
   int64_t vocabulary = 0;
   int64_t width = 0;
+  bool bias = false;       // The logits have one, "bias" [vocabulary], of the head's own.
   double logit_scale = 1;  // This and the next are ModelSpec's.
   double logit_soft_cap = 0;
 };
@@ -158,7 +159,8 @@ class LayerSet {
   virtual std::shared_ptr<Layer> ExpertWeights() { return nullptr; }
   virtual std::shared_ptr<Layer> ExpertsOutput() { return nullptr; }
   virtual std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) = 0;
-  // A head whose table is that of `tied`, or its own if that is null.
+  // A head whose table is that of `tied`, or its own if that is null. With a bias it has a
+  // parameter of its own in both cases.
   virtual std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
                                             std::shared_ptr<VocabularyTable> tied) = 0;
 };

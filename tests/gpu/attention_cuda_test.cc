@@ -43,7 +43,7 @@ Inputs MakeInputs(int64_t kv_heads) {
 }
 
 Tensor Forward(const Inputs& inputs, const RowAttentionOptions& options) {
-  return CausalAttention(inputs.in[0], inputs.in[1], inputs.in[2], {}, options);
+  return SelfAttention(inputs.in[0], inputs.in[1], inputs.in[2], {}, options);
 }
 
 // Returns the attention, and the gradients of query, key and value, in the CPU's fp32.
@@ -83,6 +83,8 @@ TEST_F(AttentionCudaTest, ResultsAreThoseOfTheCpu) {
       {.scale = 0.1},
       {.scale = 0.1, .window = 50, .dropout = kMask},
       {.scale = 0.1, .soft_cap = 2, .dropout = kMask},
+      {.scale = 0.1, .causal = false},
+      {.scale = 0.1, .causal = false, .soft_cap = 2, .dropout = kMask},
   };
   for (const int64_t kv_heads : {int64_t{2}, kHeads}) {
     const Inputs inputs = MakeInputs(kv_heads);
@@ -90,8 +92,9 @@ TEST_F(AttentionCudaTest, ResultsAreThoseOfTheCpu) {
       const std::vector<Tensor> expected = Attend(inputs.To(torch::kCPU, torch::kFloat32), options);
       for (const auto& [type, tolerance] :
            {std::pair{torch::kFloat32, 1e-4}, {torch::kBFloat16, 3e-2}, {torch::kHalf, 4e-3}}) {
-        SCOPED_TRACE(absl::StrCat(kv_heads, " KV heads, window ", options.window, ", cap ",
-                                  options.soft_cap, ", ", c10::toString(type)));
+        SCOPED_TRACE(absl::StrCat(kv_heads, " KV heads, causal ", options.causal, ", window ",
+                                  options.window, ", cap ", options.soft_cap, ", ",
+                                  c10::toString(type)));
         const std::vector<Tensor> found = Attend(inputs.To(gpu_->device(), type), options);
         for (size_t i = 0; i < found.size(); ++i) {
           const double error = (found[i] - expected[i]).abs().max().item<double>();
@@ -127,7 +130,7 @@ TEST_F(AttentionCudaTest, TorchsKernelsDropAsManyAsTheyAreAsked) {
   const auto options = torch::device(gpu_->device()).dtype(torch::kFloat32);
   const Tensor zeros = torch::zeros({kBatch, kSequence, kHeads, kHeadSize}, options);
   const Tensor kept =
-      CausalAttention(zeros, zeros, torch::ones_like(zeros), {}, {.scale = 0.1, .dropout = kMask});
+      SelfAttention(zeros, zeros, torch::ones_like(zeros), {}, {.scale = 0.1, .dropout = kMask});
   // A row has as many weights as its place says: those of the last half have 144 on average.
   const Tensor rows = kept.slice(/*dim=*/1, kSequence / 2).cpu();
   EXPECT_NEAR(rows.mean().item<double>(), 1, 0.01);

@@ -1,23 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of tools/prepare_data.py --messages share: templates of families, tokenizers that are made here, and a
-test case that calls the program."""
-import contextlib
-import io
+"""What tests of tools/prepare_data.py --messages share: templates of families, a tokenizer of
+bytes, and a test case that finds answers in rows."""
 import itertools
-import json
-import pathlib
-import sys
-import tempfile
-import unittest
 
-import safetensors
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-sys.modules["torch"] = None  # As the program does it: transformers then starts at once.
-import prepare_data
+from rows_fixture import PrepareRowsTest
 
 # As the models' own templates are, less what they do with tools.
 LLAMA_3 = (
@@ -101,16 +90,6 @@ def byte_tokenizer(special_tokens=SPECIAL_TOKENS):
     return tokenizer
 
 
-def word_tokenizer():
-    """A tokenizer by which a text has one token a word, so that tests can choose lengths."""
-    words = [f"w{i}" for i in range(60)]
-    vocabulary = {word: number for number, word in enumerate(["<unk>", "</s>", *words])}
-    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["</s>"])
-    return tokenizer
-
-
 def user(content):
     return {"role": "user", "content": content}
 
@@ -123,27 +102,7 @@ def system(content):
     return {"role": "system", "content": content}
 
 
-class PrepareChatsTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name) / "a b"  # A path with a space in it.
-        self.folder.mkdir()
-        self.output = self.folder / "rows.safetensors"
-        self.said = ""
-
-    def model(self, tokenizer, template=None, **tokens):
-        """Writes a tokenizer's folder as the Hub has them, and remembers its tokenizer."""
-        self.tokenizer = tokenizer
-        folder = self.folder / "model"
-        folder.mkdir(exist_ok=True)
-        tokenizer.save(str(folder / "tokenizer.json"))
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
-        if template is not None:
-            config["chat_template"] = template
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        return folder
-
+class PrepareChatsTest(PrepareRowsTest):
     def family(self, name):
         family = FAMILIES[name]
         tokens = {"eos_token": family.eos}
@@ -151,34 +110,6 @@ class PrepareChatsTest(unittest.TestCase):
             tokens["bos_token"] = family.bos
         self.model(byte_tokenizer(), family.template, **tokens)
         return family
-
-    def file(self, *lines, name="a.jsonl"):
-        """Writes lines: bytes as they are, other objects as JSON."""
-        path = self.folder / name
-        path.write_bytes(b"".join(
-            line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
-            for line in lines))
-        return path
-
-    def call(self, *files, more=(), sequence=512, output=None, tokenizer=None):
-        """Runs the program's main. Returns None, or what it exits with."""
-        out, err = io.StringIO(), io.StringIO()
-        arguments = ["--tokenizer", tokenizer or self.folder / "model", "--messages", *files,
-                     "--sequence", sequence, "--output", output or self.output, *more]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                prepare_data.main(list(map(str, arguments)))
-                return None
-            except SystemExit as exit_:
-                return exit_.code if isinstance(exit_.code, str) else err.getvalue()
-            finally:
-                self.said = out.getvalue()
-
-    def prepare(self, *lines, more=(), sequence=512):
-        """Prepares the lines. Returns the file's tensors and metadata."""
-        self.assertIsNone(self.call(self.file(*lines), more=more, sequence=sequence))
-        with safetensors.safe_open(self.output, "numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
 
     def answers(self, tensors):
         """Returns the text of each answer: one list a document, in the order of the rows."""
@@ -192,9 +123,3 @@ class PrepareChatsTest(unittest.TestCase):
                                                      skip_special_tokens=False)
                                for answer, run in runs if answer])
         return result
-
-    def assert_refused(self, said, *parts):
-        self.assertIsNotNone(said)
-        for part in parts:
-            self.assertIn(str(part), said)
-        self.assertEqual([path.name for path in self.folder.iterdir() if "rows" in path.name], [])

@@ -31,7 +31,7 @@ FLOORS = {
     "client": [["wire"], ["copy"], ["kernels"], ["host"], ["device"], ["update", "plan"], ["session"], ["torch"],
                ["front"]],
     "client/torch": [["hook"], ["device"], ["model"]],
-    "trainer": [["families", "data", "config"], ["checkpoint"], [HERE], ["models", "store"], ["parallel"], ["forecast"], ["run"]],
+    "trainer": [["families"], ["tasks", "data", "config"], ["checkpoint"], [HERE], ["models", "store"], ["parallel"], ["forecast"], ["run"]],
 }
 # Besides the folder's own rule: the headers by which programs embed the server, and give it a GPU.
 EMBEDDED_SERVER = {"server/embedded_server.h", "server/tiers/gpu_device.h"}

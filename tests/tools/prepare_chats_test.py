@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/prepare_data.py --messages, with tokenizers and chat templates that are made here."""
+import contextlib
 import hashlib
 import json
 import random
@@ -13,8 +14,9 @@ import numpy
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from chat_fixture import (CHATML, FAMILIES, GEMMA, LLAMA_3, PHI_3, PLAIN, QWEN_3, SPECIAL_TOKENS, TEXT, TOOLS,
-                          PrepareChatsTest, assistant, byte_tokenizer, system, user, word_tokenizer)
+from chat_fixture import (CHATML, FAMILIES, GEMMA, LLAMA_3, PHI_3, PLAIN, QWEN_3, SPECIAL_TOKENS,
+                          TEXT, PrepareChatsTest, assistant, byte_tokenizer, system, user)
+from rows_fixture import TOOLS, word_tokenizer
 import prepare_data
 import transformers
 from data.documents import Document
@@ -104,6 +106,21 @@ class AnswersTest(PrepareChatsTest):
         tensors, _ = self.prepare({"messages": turns})
         self.assertEqual(with_more["tokens"].tolist(), tensors["tokens"].tolist())
 
+    def test_a_call_of_a_tool_is_learnt_though_its_message_says_nothing(self):
+        written = ("{{ message['content'] if message['content'] is not none else '' }}"
+                   "{% for call in message['tool_calls'] %}{{ '[call ' + call + ']' }}{% endfor %}")
+        self.model(byte_tokenizer(), (
+            "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}" + written +
+            "{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"))
+        tensors, _ = self.prepare({"messages": [
+            user("Hello"), {"role": "assistant", "content": None, "tool_calls": ["why"]},
+            {"role": "tool", "content": "fine"},
+            {"role": "assistant", "content": "thanks", "tool_calls": ["how"]},
+            {"role": "tool", "content": "fine"}, assistant("fine")]})
+        self.assertEqual(self.answers(tensors), [["[call why]<|im_end|>",
+                                                  "thanks[call how]<|im_end|>", "fine<|im_end|>"]])
+
     def test_an_answer_may_come_first_and_follow_an_answer_and_be_empty(self):
         self.family("ChatML")
         tensors, _ = self.prepare({"messages": [
@@ -147,10 +164,12 @@ class AnswersTest(PrepareChatsTest):
         always_asks = LLAMA_3.replace("{% if add_generation_prompt %}", "{% if true %}")
         for template, end in (PHI_3, "<|end|>"), (always_asks, "<|eot_id|>"):
             with self.subTest(end):
-                self.model(tokenizer, template, bos_token="<|begin_of_text|>", eos_token="<|endoftext|>")
+                self.model(tokenizer, template, bos_token="<|begin_of_text|>",
+                           eos_token="<|endoftext|>")
                 trims = template is always_asks
                 learnt = [(content.strip() if trims else content) + end for content in contents]
-                turns = [turn for content in contents for turn in (user("Hello"), assistant(content))]
+                turns = [turn for content in contents
+                         for turn in (user("Hello"), assistant(content))]
                 for more, expected in ([], learnt), (["--answers", "last"], learnt[-1:]):
                     tensors, _ = self.prepare({"messages": turns}, sequence=512, more=more)
                     self.assertEqual(self.answers(tensors), [expected])
@@ -158,11 +177,12 @@ class AnswersTest(PrepareChatsTest):
     def test_a_header_that_the_template_does_not_ask_with_is_refused(self):
         # As Zephyr's, which asks behind a message alone, and here there is none before the answer.
         self.model(byte_tokenizer(), (
-            "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + "
-            "eos_token + '\n' }}{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}"
-            "{% endif %}{% endfor %}"), eos_token="</s>")
+            "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] "
+            "+ eos_token + '\n' }}{% if loop.last and add_generation_prompt %}"
+            "{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"), eos_token="</s>")
+        path = self.file({"messages": [assistant("fine"), user("Hello"), assistant("fine")]})
         self.assert_refused(
-            self.call(self.file({"messages": [assistant("fine"), user("Hello"), assistant("fine")]})),
+            self.call(path),
             "line 1: messages[0]", "add_generation_prompt adds nothing", "<|assistant|>")
 
     def test_an_end_that_shares_a_token_with_the_next_turn_is_not_learnt(self):
@@ -350,7 +370,7 @@ class RowsTest(PrepareChatsTest):
         self.assert_refused(self.call(self.file(*lines), sequence=5, more=["--too-long", "cut"]),
                             "line 2: nothing to learn: none of the first 5 of the 7 tokens")
         self.assert_refused(self.call(self.file(*lines), sequence=3, more=["--too-long", "drop"]),
-                            "no conversation is left: all 2", "--sequence 3")
+                            "no document is left: all 2", "--sequence 3")
 
     def test_the_file_is_the_one_described(self):
         tensors, metadata = self.prepare(*self.words(6, 3, 5), sequence=8, more=["--pack"])
@@ -416,6 +436,11 @@ class ErrorsTest(PrepareChatsTest):
                 ({"messages": [user("a"), {"role": "assistant"}]},
                  ": messages[1].content: missing"),
                 ({"messages": [user(1), assistant("b")]}, ": messages[0].content: no text"),
+                ({"messages": [user(None), assistant("b")]}, ": messages[0].content: no text"),
+                ({"messages": [user("a"), {"role": "assistant", "content": None,
+                                           "tool_calls": []}]}, ": messages[1].content: no text"),
+                ({"messages": [user("a"), {"role": "assistant", "tool_calls": ["b"]}]},
+                 ": messages[1].content: missing"),
                 ({"prompt": "a"}, ": completion: missing"),
                 ({"completion": "a"}, ": prompt: missing"),
                 ({"prompt": ["a"], "completion": "a"}, ": prompt: no text"),
@@ -459,7 +484,7 @@ class ErrorsTest(PrepareChatsTest):
         tokenizer = tokenizers.Tokenizer(models.WordLevel({"w0": 0}, unk_token="none"))
         self.model(tokenizer, eos_token="</s>")
         self.assert_refused(self.call(self.file({"prompt": "a", "completion": "b"})),
-                            "a.jsonl, line 1, or soon behind: the tokenizer fails")
+                            "a.jsonl, line 1: the tokenizer fails")
 
     def test_nothing_to_learn_is_refused(self):
         self.model(byte_tokenizer(), eos_token="<|endoftext|>")
@@ -501,6 +526,22 @@ class ErrorsTest(PrepareChatsTest):
                             "no/such.safetensors: No such file or directory")
         self.assert_refused(self.call(good, output=self.folder / "a.jsonl/b.safetensors"),
                             "b.safetensors: Not a directory")
+
+    def test_the_program_leaves_no_temporary_file_when_it_is_ended(self):
+        self.prepare(self.GOOD)
+        before = self.output.read_bytes()
+        path = self.file(*[self.GOOD] * 200_000)
+        with subprocess.Popen(
+                [sys.executable, TOOLS / "prepare_data.py", "--tokenizer", self.folder / "model",
+                 "--messages", path, "--sequence", "32", "--output", self.output],
+                stderr=subprocess.DEVNULL) as program:
+            while not list(self.folder.glob("*.tmp")):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.fail(f"ended by itself: {program.wait(timeout=0.01)}")
+            program.terminate()
+        self.assertEqual(program.returncode, 128 + 15)
+        self.assertEqual(list(self.folder.glob("*.tmp")), [])
+        self.assertEqual(self.output.read_bytes(), before)
 
     def test_the_program_leaves_the_old_output_as_it_was_when_the_disk_is_full(self):
         self.prepare(self.GOOD)

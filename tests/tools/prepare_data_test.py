@@ -125,7 +125,7 @@ class PrepareDataTest(unittest.TestCase):
 
     def test_what_cannot_be_read_or_used_is_refused(self):
         text = self.text(self.line)
-        self.assert_refused(self.call(self.folder / "none.txt"), "none.txt: no such text file")
+        self.assert_refused(self.call(self.folder / "none.txt"), "none.txt: no such file")
         self.assert_refused(self.call(text, tokenizer=self.folder / "none"), "no tokenizer at")
         self.assert_refused(self.call(self.text("")), "the text is empty")
         self.assert_refused(self.call(text, more=["--separator", "<eos>"]), "no token '<eos>'")

@@ -48,7 +48,10 @@ BASES = {
     "cohere": DECODER,
     "gpt_neox": {key: value for key, value in DECODER.items() if key != "num_key_value_heads"},
     "phi3": dict(DECODER, sliding_window=5, pad_token_id=7),
+    "bert": dict({key: value for key, value in DECODER.items() if key != "num_key_value_heads"},
+                 hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
 }
+MASKED = {"bert"}  # They predict a token from all tokens, and not from those before it.
 # What a class has by default is too large to be built here; hf_config_test has these defaults.
 TOO_LARGE = {"hidden_size", "n_embd"}
 # What a file is, and what calls return.
@@ -72,7 +75,7 @@ CHANGES = {
     "final_logit_softcapping": [1.5, None], "logit_scale": [0.3], "router_jitter_noise": [0.1],
     "layer_types": [["full_attention", "sliding_attention"], ["full_attention", "full_attention"]],
     "sliding_window_pattern": [1],
-    "use_bidirectional_attention": [True], "bos_token_id": [3], "eos_token_id": [4],
+    "use_bidirectional_attention": [True], "classifier_dropout": [0.3], "bos_token_id": [3], "eos_token_id": [4],
     "id2label": [{"0": "no", "1": "yes", "2": "perhaps"}], "label2id": [{"no": 0, "yes": 1}],
     "problem_type": ["regression"], "summary_activation": ["tanh"],
     "rope_parameters": [
@@ -98,7 +101,7 @@ ABSENT = object()
 # What is refused, and what transformers itself cannot run.
 ANGLES = {"rope_parameters = dynamic", "rope_parameters = default in part"}
 REFUSED = {
-    "gpt2": {"activation_function = tanh"},
+    "gpt2": {"activation_function = tanh", "add_cross_attention = True"},
     "opt": {"activation_function = tanh", "layerdrop = 0.3"},
     "llama": ANGLES | {"hidden_act = mish"},
     "mistral": ANGLES | {"hidden_act = mish"},
@@ -113,9 +116,10 @@ REFUSED = {
     "cohere": ANGLES | {"hidden_act = mish"},
     "gpt_neox": {"hidden_act = mish", "rope_parameters = dynamic"},
     "phi3": {"hidden_act = mish", "embd_pdrop = 0.3"},
+    "bert": {"hidden_act = mish", "is_decoder = True", "tie_word_embeddings = False"},
 }
 NOT_RUN = {
-    "gpt2": {"add_cross_attention = True"},
+    "gpt2": set(),
     "opt": set(),
     "llama": set(),
     "mistral": {"num_key_value_heads = None", "num_key_value_heads left out"},
@@ -132,13 +136,14 @@ NOT_RUN = {
     "gpt_neox": set(),
     "phi3": {"pad_token_id left out", "rope_parameters = linear", "rope_parameters = llama3", "rope_parameters = yarn",
              "rope_parameters = dynamic", "rope_scaling = linear", "rope_scaling = yarn"},
+    "bert": {"add_cross_attention = True", "chunk_size_feed_forward = 3", "num_attention_heads left out"},
 }
 
 
 # Keys of such names are not taken as harmless: changing one changes the loss in training, or is refused.
 REGULARISES = re.compile("drop|jitter|loss|noise")
 # But these: the first is of the head that GPT2DoubleHeadsModel has beside the language model's, and which is left out.
-# The second scales the routers' loss, for which nothing is drawn. The third is of GPTNeoXForTokenClassification's head.
+# The second scales the routers' loss, for which nothing is drawn. The third is of heads that classify.
 WITHOUT_EFFECT = {"summary_first_dropout", "router_aux_loss_coef", "classifier_dropout"}
 # Keys by which other models are regularised: a family that has no key of that name must say so.
 FOREIGN_KEYS = ("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
@@ -212,8 +217,8 @@ def write(directory, model_type, key, value):
     path = directory / "config.json"
     path.write_text(json.dumps(config))
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(directory),
-                                                          dtype=torch.float32)
+    model_class = transformers.AutoModelForMaskedLM if model_type in MASKED else transformers.AutoModelForCausalLM
+    model = model_class.from_config(transformers.AutoConfig.from_pretrained(directory), dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -248,7 +253,8 @@ def losses(model, tokens):
     with torch.no_grad():
         dropped = loss_in_training.item() != model(input_ids=tokens, labels=tokens).loss.item()
         for parameter in model.parameters():
-            parameter -= LEARNING_RATE * parameter.grad
+            if parameter.grad is not None:  # None of what the model does not use.
+                parameter -= LEARNING_RATE * parameter.grad
         return (result.logits, result.loss.item(), draws.elements, dropped,
                 model(input_ids=tokens, labels=tokens).loss.item())
 

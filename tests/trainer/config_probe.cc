@@ -13,6 +13,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/record_function.h"
@@ -38,16 +39,28 @@ torch::Tensor ReadTokens(const std::string& path) {
   return tokens.view({2, -1});
 }
 
-absl::StatusOr<std::unique_ptr<StagedModel>> Load(const std::string& directory, Json& result) {
+// A model, and whether it predicts the first token of a row, too.
+struct Loaded {
+  std::unique_ptr<StagedModel> model;
+  bool predicts_all = false;
+
+  torch::Tensor Loss(const torch::Tensor& tokens) const {
+    if (!predicts_all) return model->Loss(tokens);
+    const int64_t count = tokens.numel();
+    return model->Losses(tokens, {tokens, count}, LossFactors::OfStep(1, count, 1)).Total();
+  }
+};
+
+absl::StatusOr<Loaded> Load(const std::string& directory, Json& result) {
   const absl::StatusOr<HfCheckpoint> checkpoint = HfCheckpoint::Open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
   result["unknown"] = checkpoint->config().unknown_keys;
   absl::StatusOr<std::unique_ptr<StagedModel>> model =
       MakeStagedModel(checkpoint->config().spec, torch::kFloat32);
-  if (!model.ok()) return model;
+  if (!model.ok()) return model.status();
   const absl::Status status = LoadModel(*checkpoint, **model);
   if (!status.ok()) return status;
-  return model;
+  return Loaded{*std::move(model), checkpoint->config().spec.task.kind == TaskKind::kMasked};
 }
 
 struct Draw {
@@ -72,11 +85,11 @@ std::unique_ptr<at::ObserverContext> RecordDraw(const at::RecordFunction& functi
 }
 
 // Returns the loss, and says in `draws` what was dropped.
-torch::Tensor LossWithDraws(StagedModel& model, const torch::Tensor& tokens, Json& draws) {
+torch::Tensor LossWithDraws(const Loaded& loaded, const torch::Tensor& tokens, Json& draws) {
   Draws().clear();
   const auto handle = at::addThreadLocalCallback(
       at::RecordFunctionCallback(RecordDraw).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
-  torch::Tensor loss = model.Loss(tokens);
+  torch::Tensor loss = loaded.Loss(tokens);
   at::removeCallback(handle);
   draws = Json::array();
   for (const Draw& draw : Draws()) {
@@ -88,12 +101,12 @@ torch::Tensor LossWithDraws(StagedModel& model, const torch::Tensor& tokens, Jso
 
 Json Probe(const std::string& directory, const torch::Tensor& tokens) {
   Json result = {{"directory", directory}};
-  const absl::StatusOr<std::unique_ptr<StagedModel>> loaded = Load(directory, result);
+  const absl::StatusOr<Loaded> loaded = Load(directory, result);
   if (!loaded.ok()) {
     result["refused"] = std::string(loaded.status().message());
     return result;
   }
-  StagedModel& model = **loaded;
+  StagedModel& model = *loaded->model;
   model.eval();
   {
     const torch::NoGradGuard no_grad;
@@ -101,18 +114,18 @@ Json Probe(const std::string& directory, const torch::Tensor& tokens) {
     std::ofstream(directory + "/logits.bin", std::ios::binary)
         .write(static_cast<const char*>(logits.const_data_ptr()),
                static_cast<std::streamsize>(logits.nbytes()));
-    result["loss"] = model.Loss(tokens).item<double>();
+    result["loss"] = loaded->Loss(tokens).item<double>();
   }
   model.train();
-  const torch::Tensor loss = LossWithDraws(model, tokens, result["draws"]);
+  const torch::Tensor loss = LossWithDraws(*loaded, tokens, result["draws"]);
   loss.backward();
   const torch::NoGradGuard no_grad;
   model.set_dropout_draw({.step = 1});
-  result["dropped"] = loss.item<double>() != model.Loss(tokens).item<double>();
+  result["dropped"] = loss.item<double>() != loaded->Loss(tokens).item<double>();
   for (torch::Tensor& parameter : model.parameters()) {
     parameter.sub_(parameter.grad(), kLearningRate);
   }
-  result["next_loss"] = model.Loss(tokens).item<double>();
+  result["next_loss"] = loaded->Loss(tokens).item<double>();
   return result;
 }
 

@@ -139,7 +139,7 @@ class LanguageModelJob final : public Job {
   torch::Tensor BranchingLoss(const torch::Tensor& tokens, std::mt19937_64& random) {
     const std::vector<torch::Tensor> parameters = model_->parameters();
     torch::Tensor penalty = torch::zeros({});
-    Stream stream = {.hidden = model_->Embed(tokens)};
+    Stream stream = {.hidden = model_->Embed({.tokens = tokens})};
     const BatchContext context = model_->ContextOf(stream.hidden);
     for (const std::shared_ptr<Block>& block : model_->blocks()) {
       const uint64_t dice = random() % 6;
@@ -153,7 +153,8 @@ class LanguageModelJob final : public Job {
       if (dice == 2) penalty = penalty + parameters[random() % parameters.size()].square().mean();
     }
     const Labels all = Labels::AllOf(tokens);
-    return model_->LossOf(stream, all, LossFactors::OfStep(1, all.count, 1)).Total() + penalty;
+    return model_->LossOf(stream, context, all, LossFactors::OfStep(1, all.count, 1)).Total() +
+           penalty;
   }
 
   const std::unique_ptr<StagedModel> model_;

@@ -10,6 +10,7 @@ import os
 import typing
 
 from .data_error import DataError, first_line
+from .json_lines import refuse_half_characters
 
 
 class Answer(typing.NamedTuple):
@@ -24,6 +25,7 @@ class WrittenChat(typing.NamedTuple):
     place: str
     text: str
     answers: list
+    num_bytes: int  # The length of its line.
 
 
 class ChatTemplate:
@@ -56,12 +58,8 @@ class ChatTemplate:
         else:
             raise DataError(f"{conversation.place}: messages: the tokenizer has no chat template: "
                             "add chat_template.jinja to its folder, or give prompt and completion")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"{conversation.place}: {text[error.start]!r} is half a character: its "
-                            "other half must stand beside it") from error
-        return WrittenChat(conversation.place, text, answers)
+        refuse_half_characters(text, conversation.place)
+        return WrittenChat(conversation.place, text, answers, conversation.num_bytes)
 
     def _write_plain(self, conversation):
         """Writes prompt, completion and the token that ends a text, one behind the other."""
@@ -87,7 +85,9 @@ class ChatTemplate:
                                 "answer as it asks for one (add_generation_prompt): it writes "
                                 f"{turn[at:at + 20]!r}, and asks with {header[at:at + 20]!r}")
             start = len(header)
-            behind = _behind_content(turn, start, messages[index]["content"].strip())
+            # Calls of tools stand behind the content, so the end of the content ends nothing.
+            behind = None if messages[index].get("tool_calls") else _behind_content(
+                turn, start, messages[index]["content"].strip())
             if behind is None and header == self._apply(place, messages[:index], False):
                 raise DataError(f"{place}: messages[{index}]: the chat template does not ask for "
                                 "an answer here (add_generation_prompt adds nothing), so what it "
@@ -114,7 +114,7 @@ class ChatTemplate:
 
     def _end_of_answer(self, turn, start, behind):
         """Returns where the last answer of a text ends. It starts at `start`, its content ends at
-        `behind`, or the template rewrites the content, and that is None.
+        `behind`, or the template rewrites the content or adds calls of tools, and that is None.
 
         An answer ends with the token that the template writes behind the content. Generation stops
         there, so the model never writes what some templates add: white space, the token that ends

@@ -5,10 +5,10 @@ A line has `messages`, a list of objects with `role` and `content`, or else `pro
 `completion`. Other keys are left aside, but for `tools`, which would change what a template writes.
 Lines of white space are skipped.
 """
-import json
 import typing
 
 from .data_error import DataError
+from .json_lines import read_json_lines
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -23,34 +23,9 @@ class Conversation(typing.NamedTuple):
 
 def read_conversations(path, progress):
     """Yields the conversations of a file. Calls progress(bytes) as it reads."""
-    is_empty = True
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            progress(len(line))
-            if line.isspace():
-                continue
-            is_empty = False
-            place = f"{path}, line {number}"
-            messages, is_pair = _messages_of(_parse(line, number, place), place)
-            yield Conversation(place, messages, is_pair, len(line))
-    if is_empty:
-        raise DataError(f"{path} is empty: there is no conversation in it")
-
-
-def _parse(line, number, place):
-    """Returns the object of a line. The first line of a file may begin with a byte order mark."""
-    try:
-        record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place} is not UTF-8 at byte {error.start} of the line: convert the "
-                        "file, for example with iconv -f latin1 -t utf-8") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{place} is no JSON: {error.msg} at column {error.colno}") from error
-    except (ValueError, RecursionError) as error:  # A number or a nesting beyond Python's limits.
-        raise DataError(f"{place} is no JSON that Python reads: {error}") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{place} is no JSON object with messages, or with prompt and completion")
-    return record
+    for line in read_json_lines(path, "messages, or with prompt and completion", progress):
+        messages, is_pair = _messages_of(line.record, line.place)
+        yield Conversation(line.place, messages, is_pair, line.num_bytes)
 
 
 def _messages_of(record, place):
@@ -80,7 +55,10 @@ def _checked_messages(messages, place):
         if message.get("role") not in ROLES:
             raise DataError(f"{place}: {key}.role: unknown role {message.get('role')!r}: it must "
                             f"be one of {', '.join(ROLES)}")
-        if not isinstance(message.get("content"), str):
+        # A message that calls tools may say nothing.
+        says_nothing = "content" in message and message["content"] is None
+        if not isinstance(message.get("content"), str) and not (
+                says_nothing and message.get("tool_calls")):
             raise DataError(f"{place}: {key}.content: "
                             f"{'no text' if 'content' in message else 'missing'}")
         if message["role"] == "assistant":

@@ -22,14 +22,15 @@ def load_tokenizer(name):
         name, "has no tokenizer.json, and transformers does not read it").backend_tokenizer
 
 
-def load_chat_tokenizer(name):
+def load_model_tokenizer(name, needed_for):
     """Returns the transformers tokenizer of a model folder, or of a Hub name.
 
-    It knows what a tokenizer.json does not: the chat template, and the tokens that end and pad.
+    It knows what a tokenizer.json does not: the chat template, and which tokens have which purpose.
+    `needed_for` is the option that needs it, as an error says it.
     """
     if pathlib.Path(name).is_file():
-        raise DataError(f"{name} is a file: --messages needs the tokenizer's folder, which has the "
-                        "chat template and the special tokens beside it")
+        raise DataError(f"{name} is a file: {needed_for} needs the tokenizer's folder, which has "
+                        "the special tokens and the chat template beside it")
     return _load_by_transformers(name, "has no tokenizer that transformers reads")
 
 

@@ -3,16 +3,25 @@
 import numpy
 
 
-def preview_of(tokenizer, row, number, sequence):
-    """Returns the text of a row, by a tokenizers.Tokenizer. `number` is the row's, from 1 on."""
+def preview_of(tokenizer, row, number, sequence, marked):
+    """Returns the text of a row, by a tokenizers.Tokenizer. `number` is the row's, from 1 on.
+
+    `marked` says what the tokens are that stand between the brackets.
+    """
     lines = []
     for index, document in enumerate(row, start=1):
         lines.append(f"== row {number}, document {index}: {document.tokens.size} tokens, "
-                     f"{document.answers.sum()} of answers")
+                     f"{document.answers.sum()} {marked}")
         lines.append(_marked_text(tokenizer, document))
     padding = sequence - sum(document.tokens.size for document in row)
     lines.append(f"== row {number}: {padding} of {sequence} tokens are padding")
     return "\n".join(lines)
+
+
+def preview_of_label(tokenizer, tokens, label, number, sequence):
+    """Returns the text of a row's tokens, and its label. `number` is the row's, from 1 on."""
+    return (f"== row {number}: {tokens.size} of {sequence} tokens, label {label}\n"
+            f"{tokenizer.decode(tokens.tolist(), skip_special_tokens=False)}\n")
 
 
 def _marked_text(tokenizer, document):

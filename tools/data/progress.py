@@ -6,16 +6,19 @@ import sys
 class Progress:
     """Shows which part of the input was read, in percent, on stderr if that is a terminal."""
 
-    def __init__(self, total_bytes):
+    def __init__(self, total_bytes, num_passes=1):
+        """Expects `total_bytes` of input, all of which is read `num_passes` times."""
         self.total_bytes = total_bytes
+        self._num_passes = num_passes
         self._done_bytes = 0
         self._shown = -1
+        self._is_watched = sys.stderr.isatty()  # Asked once, because it is a call of the system.
 
     def add(self, num_bytes):
         """Counts bytes that were read, and shows the percentage where it has changed."""
         self._done_bytes += num_bytes
-        percent = 100 * self._done_bytes // max(self.total_bytes, 1)
-        if percent != self._shown and sys.stderr.isatty():
+        percent = 100 * self._done_bytes // max(self._num_passes * self.total_bytes, 1)
+        if self._is_watched and percent != self._shown:
             self._shown = percent
             print(f"\r{percent:3d} % of {self.total_bytes / 2**20:.1f} MiB", end="",
                   file=sys.stderr)

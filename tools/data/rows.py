@@ -5,6 +5,9 @@ Documents must be no longer than a row. What is left of a row behind its documen
 """
 import numpy
 
+# Padding is neither seen nor predicted, but looked up: the tokenizer's own may be one token too
+# many for the model.
+PADDING = 0
 # First fit looks at this many rows that have room, at most, and at fewer where rows are long: the
 # memory that they take must not grow with the input.
 MOST_OPEN_ROWS = 1024

@@ -5,8 +5,12 @@ import shutil
 import tempfile
 import typing
 
-# The head has a fixed length, so that it can be written last. Behind it, data begin on a page.
+FORMAT = "1"  # The version of the files that docs/data.md describes.
+# The head's length is known from the start, so that it can be written last. Behind it, data begin
+# on a page.
 HEAD_BYTES = 4096
+# What a head has beside one long text: that of our largest, with room to spare.
+OTHER_HEAD_BYTES = 2048
 COPY_BYTES = 2**20
 
 
@@ -17,6 +21,12 @@ class Column(typing.NamedTuple):
     row_shape: list  # The tensor's shape without its first dimension, the rows.
 
 
+def head_bytes_for(long_text):
+    """Returns the length of a head with one text among its metadata that may be long."""
+    pages = -(-(len(json.dumps(long_text)) + OTHER_HEAD_BYTES) // HEAD_BYTES)
+    return pages * HEAD_BYTES
+
+
 class SafetensorsWriter:
     """Writes tensors of as many rows each. Memory does not grow with them.
 
@@ -25,12 +35,16 @@ class SafetensorsWriter:
     others in files without a name beside it, from which they are copied in the end.
     """
 
-    def __init__(self, file, folder, columns):
-        """Begins in `file`, which is empty and open for writing. `folder` has room for the rest."""
+    def __init__(self, file, folder, columns, head_bytes=HEAD_BYTES):
+        """Begins in `file`, which is empty and open for writing. `folder` has room for the rest.
+
+        The file's head will have `head_bytes`.
+        """
         self._file = file
+        self._head_bytes = head_bytes
         self._columns = columns
         self._num_rows = 0
-        file.write(b"\0" * HEAD_BYTES)
+        file.write(b"\0" * head_bytes)
         self._others = [tempfile.TemporaryFile(dir=folder) for _ in columns[1:]]
 
     def __enter__(self):
@@ -46,19 +60,26 @@ class SafetensorsWriter:
             file.write(row)
         self._num_rows += 1
 
-    def finish(self, metadata):
-        """Completes the file. `metadata` are texts by name."""
-        ends = [self._file.tell() - HEAD_BYTES]
-        for file in self._others:
+    def finish(self, metadata, leave_out=()):
+        """Completes the file. `metadata` are texts by name.
+
+        Tensors named in `leave_out`, of which the first is none, do not become part of it.
+        """
+        kept = [(column, file) for column, file in zip(self._columns[1:], self._others)
+                if column.name not in leave_out]
+        ends = [self._file.tell() - self._head_bytes]
+        for _, file in kept:
             file.seek(0)
             shutil.copyfileobj(file, self._file, COPY_BYTES)
-            ends.append(self._file.tell() - HEAD_BYTES)
+            ends.append(self._file.tell() - self._head_bytes)
         head = {"__metadata__": metadata}
-        for column, begin, end in zip(self._columns, [0] + ends, ends):
+        columns = [self._columns[0], *(column for column, _ in kept)]
+        for column, begin, end in zip(columns, [0] + ends, ends):
             head[column.name] = {"dtype": column.dtype, "data_offsets": [begin, end],
                                  "shape": [self._num_rows, *column.row_shape]}
-        text = json.dumps(head).encode().ljust(HEAD_BYTES - 8)
-        if len(text) > HEAD_BYTES - 8:
-            raise ValueError(f"a head of {len(text)} bytes does not fit into {HEAD_BYTES - 8}")
+        room = self._head_bytes - 8
+        text = json.dumps(head).encode().ljust(room)
+        if len(text) > room:
+            raise ValueError(f"a head of {len(text)} bytes does not fit into {room}")
         self._file.seek(0)
-        self._file.write((HEAD_BYTES - 8).to_bytes(8, "little") + text)
+        self._file.write(room.to_bytes(8, "little") + text)

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
+#include "gemini/crc32c.h"
 #include "gemini/files/durable_file.h"
 #include "gemini/files/safetensors_header.h"
 #include "gemini/system/status_macros.h"
@@ -74,11 +76,12 @@ int64_t ParameterShape::num_elements() const {
   return product;
 }
 
-absl::StatusOr<HfCheckpoint> HfCheckpoint::Open(const std::string& directory, uint64_t seed) {
+absl::StatusOr<HfCheckpoint> HfCheckpoint::Open(const std::string& directory, uint64_t seed,
+                                                const TaskWish& task) {
   HfCheckpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.seed_ = seed;
-  GEMINI_ASSIGN_OR_RETURN(checkpoint.config_, ReadHfConfig(directory));
+  GEMINI_ASSIGN_OR_RETURN(checkpoint.config_, ReadHfConfig(directory, task));
   const std::string single = "model.safetensors";
   const std::string index_path = absl::StrCat(directory, "/model.safetensors.index.json");
   if (FileExists(absl::StrCat(directory, "/", single))) {
@@ -112,13 +115,13 @@ absl::Status HfCheckpoint::AddFile(const std::string& name) {
   const SafetensorsReader& reader = *readers_.back();
   for (const SafetensorsTensor& tensor : reader.tensors()) {
     if (config_.spec.files.IsIgnored(tensor.name)) continue;
-    if (WeightNames::IsOfAnotherTask(tensor.name)) {
+    const std::string parameter = config_.spec.files.ParameterOf(tensor.name);
+    if (config_.spec.files.IsOfAnotherTask(parameter)) {
       left_out_.push_back(PrintableName(tensor.name));
-      has_head_in_place_ = has_head_in_place_ || WeightNames::IsInPlaceOfHead(tensor.name);
+      has_head_in_place_ = has_head_in_place_ || WeightNames::IsInPlaceOfHead(parameter);
       continue;
     }
     is_bare_ = is_bare_ && !absl::StartsWith(tensor.name, config_.spec.files.root);
-    const std::string parameter = config_.spec.files.ParameterOf(tensor.name);
     const auto [place, is_new] = sources_.try_emplace(parameter, Source{&reader, &tensor});
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -182,10 +185,18 @@ void HfCheckpoint::ResolveTiedHead() {
 }
 
 void HfCheckpoint::ResolveMissingHead() {
-  const WeightNames& names = config_.spec.files;
-  // A file of a whole language model without one is damaged.
-  makes_head_ =
-      !config_.spec.tied_head && !sources_.contains(names.head) && (is_bare_ || has_head_in_place_);
+  // A file of a whole model of the task without one is damaged.
+  if (!is_bare_ && !has_head_in_place_ && !config_.is_new_task) return;
+  for (const std::string& head : config_.spec.files.own_heads) {
+    const bool is_there = std::ranges::any_of(
+        sources_, [&head](const auto& source) { return absl::StartsWith(source.first, head); });
+    if (!is_there) made_heads_.push_back(head);
+  }
+}
+
+bool HfCheckpoint::Makes(absl::string_view name) const {
+  return std::ranges::any_of(
+      made_heads_, [name](const std::string& head) { return absl::StartsWith(name, head); });
 }
 
 absl::Status HfCheckpoint::CheckTiedHead() const {
@@ -229,10 +240,25 @@ absl::StatusOr<HfCheckpoint::Source> HfCheckpoint::Find(absl::string_view name) 
   return found->second;
 }
 
+void HfCheckpoint::FillInitial(absl::string_view name, int64_t first_element,
+                               absl::Span<float> values) const {
+  const ModelSpec& spec = config_.spec;
+  if (absl::EndsWith(name, ".bias")) {
+    std::ranges::fill(values, 0.0F);
+  } else if (name == absl::StrCat(spec.layers.head_norm, ".weight")) {
+    std::ranges::fill(values, 1.0F);
+  } else {
+    // Matrices of one head differ. A language model's has the seed itself.
+    const uint64_t own = name == spec.files.head
+                             ? 0
+                             : uint64_t{Crc32c(std::as_bytes(std::span(name.data(), name.size())))};
+    FillNormal(seed_ + (own << 32), spec.initial_deviation, first_element, values);
+  }
+}
+
 absl::StatusOr<SafetensorsDtype> HfCheckpoint::DtypeOf(absl::string_view name) const {
   const WeightNames& names = config_.spec.files;
-  GEMINI_ASSIGN_OR_RETURN(const Source source,
-                          Find(makes_head_ && name == names.head ? names.embedding : name));
+  GEMINI_ASSIGN_OR_RETURN(const Source source, Find(Makes(name) ? names.embedding : name));
   return source.tensor->dtype;
 }
 
@@ -246,8 +272,7 @@ absl::Status HfCheckpoint::Check(absl::Span<const ParameterShape> parameters) co
     expected.insert(parameter.name);
     const auto found = sources_.find(parameter.name);
     if (found == sources_.end()) {
-      const bool made = makes_head_ && parameter.name == config_.spec.files.head;
-      if (!made) missing.push_back(parameter.name);
+      if (!Makes(parameter.name)) missing.push_back(parameter.name);
       continue;
     }
     const SafetensorsTensor& tensor = *found->second.tensor;
@@ -276,10 +301,10 @@ absl::Status HfCheckpoint::Check(absl::Span<const ParameterShape> parameters) co
 
 absl::Status HfCheckpoint::ReadFloat32(absl::string_view name, int64_t first_element,
                                        absl::Span<std::byte> destination) const {
-  if (makes_head_ && name == config_.spec.files.head) {
-    FillNormal(seed_, config_.spec.initial_deviation, first_element,
-               absl::MakeSpan(reinterpret_cast<float*>(destination.data()),
-                              destination.size() / sizeof(float)));
+  if (Makes(name)) {
+    FillInitial(name, first_element,
+                absl::MakeSpan(reinterpret_cast<float*>(destination.data()),
+                               destination.size() / sizeof(float)));
     return absl::OkStatus();
   }
   GEMINI_ASSIGN_OR_RETURN(const Source source, Find(name));

@@ -6,7 +6,8 @@
 // Tied:   where config.json ties the embeddings, "lm_head.weight" is no parameter. A file that is
 //         read may hold either name, or both if both are equal; one that is written holds the
 //         embedding alone, under its own name, as transformers writes it.
-// Head:   a file of the bare model has none. If it is not tied, its values are made from a seed.
+// Head:   a file of the bare model, or of another task, lacks that of the task, or a part of it,
+//         which is then made from a seed: matrices are drawn, biases are 0, and norms are 1.
 // Units:  values are fp32 outside, whatever the files hold. Sizes and offsets are bytes of fp32.
 // Blocks: on the disk, holding one piece of one tensor at a time, never a second copy of the model.
 // Owner: any thread; an open checkpoint may be shared.
@@ -39,19 +40,21 @@ class HfCheckpoint {
   // Reads and checks config.json, the index and every file's header, and reads the companions, but
   // no tensor. `seed` is that of a head that is made. NOT_FOUND: no such directory, or no
   // safetensors in it. INVALID_ARGUMENT, DATA_LOSS: as safetensors_format.h; an index and files
-  // that disagree.
-  static absl::StatusOr<HfCheckpoint> Open(const std::string& directory, uint64_t seed = 0);
+  // that disagree. Others: of the config.
+  static absl::StatusOr<HfCheckpoint> Open(const std::string& directory, uint64_t seed = 0,
+                                           const TaskWish& task = {});
 
   const std::string& directory() const { return directory_; }
   const HfConfig& config() const { return config_; }
   // Returns the tokenizer's files and generation_config.json, name and content, as they were at
   // Open. A later save writes them, whatever has become of the directory.
   const std::vector<std::pair<std::string, std::string>>& companions() const { return companions_; }
-  // Whether the head is in no file, and is made.
-  bool makes_head() const { return makes_head_; }
+  // Returns the parts of the task's head that are in no file, and are made, as names of
+  // WeightNames::own_heads.
+  const std::vector<std::string>& made_heads() const { return made_heads_; }
   // Returns the names of the tensors that are not read as they are of another task's head.
   const std::vector<std::string>& left_out() const { return left_out_; }
-  // Returns the type in which the files hold a parameter, or would hold the head that is made.
+  // Returns the type in which the files hold a parameter, or would hold one that is made.
   // NOT_FOUND: no such parameter.
   absl::StatusOr<SafetensorsDtype> DtypeOf(absl::string_view name) const;
 
@@ -77,6 +80,10 @@ class HfCheckpoint {
   absl::Status AddShards(const std::string& index_path);
   void ResolveTiedHead();
   void ResolveMissingHead();
+  // Whether the parameter is in no file, and is made.
+  bool Makes(absl::string_view name) const;
+  // Makes elements of such a parameter, from `first_element` on.
+  void FillInitial(absl::string_view name, int64_t first_element, absl::Span<float> values) const;
   absl::Status CheckTiedHead() const;
 
   std::string directory_;
@@ -88,7 +95,7 @@ class HfCheckpoint {
   std::vector<std::string> left_out_;
   bool is_bare_ = true;             // No name in the files begins with the root.
   bool has_head_in_place_ = false;  // As WeightNames::IsInPlaceOfHead.
-  bool makes_head_ = false;
+  std::vector<std::string> made_heads_;
   uint64_t seed_ = 0;
 };
 

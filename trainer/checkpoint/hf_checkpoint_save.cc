@@ -80,13 +80,30 @@ std::vector<Shard> PlanShards(const HfCheckpoint& source,
   return shards;
 }
 
+void DescribeLabels(const TaskSpec& task, OrderedJson& json) {
+  OrderedJson names = OrderedJson::object(), numbers = OrderedJson::object();
+  for (int64_t label = 0; label < task.num_labels; ++label) {
+    const std::string name =
+        task.names.empty() ? absl::StrCat("LABEL_", label) : task.names[static_cast<size_t>(label)];
+    names[absl::StrCat(label)] = name;
+    numbers[name] = label;
+  }
+  json["num_labels"] = task.num_labels;
+  json["id2label"] = std::move(names);
+  json["label2id"] = std::move(numbers);
+  json["problem_type"] = NameOf(task.problem);
+}
+
 std::string ConfigText(const HfCheckpoint& source, const SaveOptions& options) {
-  const bool has_another_head = source.makes_head() || !source.left_out().empty();
+  const HfConfig& config = source.config();
+  const bool has_another_head =
+      config.is_new_task || !source.made_heads().empty() || !source.left_out().empty();
   const bool in_fp32 = options.dtype == SaveOptions::Dtype::kFloat32;
-  if (!in_fp32 && !has_another_head) return source.config().json;
-  OrderedJson json = OrderedJson::parse(source.config().json, nullptr, /*allow_exceptions=*/false);
+  if (!in_fp32 && !has_another_head) return config.json;
+  OrderedJson json = OrderedJson::parse(config.json, nullptr, /*allow_exceptions=*/false);
   if (has_another_head) {
-    json["architectures"] = OrderedJson::array({source.config().causal_class});
+    json["architectures"] = OrderedJson::array({config.model_class});
+    if (!config.spec.task.predicts_tokens()) DescribeLabels(config.spec.task, json);
   }
   if (!in_fp32) return json.dump(2) + "\n";
   for (const char* key : {"dtype", "torch_dtype"}) {  // The new name and the old one.

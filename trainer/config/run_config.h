@@ -87,6 +87,7 @@ struct SharingKeys {
 // Everything that a run is told, by flags and files.
 struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   std::string model;
+  std::string task = "auto";  // One of kTaskNames (trainer/families/task_spec.h).
   std::string data;
   std::string output;
   int64_t steps = 0;

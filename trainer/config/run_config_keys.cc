@@ -59,10 +59,14 @@ KeyTable RunKeys(RunConfig& config) {
       PathKey(
           {"model", "DIR", "Hugging Face checkpoint to start from: config.json and safetensors"},
           config.model),
+      ChoiceKey({"task", "NAME",
+                 "What to learn: the next token, tokens that are hidden, or labels; auto: what "
+                 "the model's config.json says. A head that the files lack starts anew"},
+                config.task, {"auto", "causal", "masked", "sequence-classification"}),
       PathKey({"data", "FILE",
                "What to train on, as tools/prepare_data.py writes it: a text as .npy (tokens, one "
-               "dimension, uint16 or uint32), or chats as .safetensors, of which the answers are "
-               "learned"},
+               "dimension, uint16 or uint32), or as .safetensors chats, of which the answers are "
+               "learned, or what the task needs"},
               config.data),
       PathKey({"output", "DIR", "Where checkpoints, run.toml and metrics go; made if need be",
                R::kNotStored},

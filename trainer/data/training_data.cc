@@ -7,53 +7,64 @@
 namespace gemini::trainer {
 
 absl::StatusOr<TrainingData> TrainingData::Open(const std::string& path, int64_t sequence_tokens) {
-  if (absl::EndsWith(path, ".safetensors")) {
-    GEMINI_ASSIGN_OR_RETURN(ExampleData examples, ExampleData::Open(path));
-    return TrainingData(std::move(examples));
+  if (!absl::EndsWith(path, ".safetensors")) {
+    GEMINI_ASSIGN_OR_RETURN(TokenData text, TokenData::Open(path, sequence_tokens));
+    return TrainingData(std::move(text));
   }
-  GEMINI_ASSIGN_OR_RETURN(TokenData text, TokenData::Open(path, sequence_tokens));
-  return TrainingData(std::move(text));
+  GEMINI_ASSIGN_OR_RETURN(TokenRows rows, TokenRows::Open(path));
+  if (rows.task() == TaskKind::kSequenceClassification) {
+    GEMINI_ASSIGN_OR_RETURN(LabeledData labeled, LabeledData::Open(std::move(rows)));
+    return TrainingData(std::move(labeled));
+  }
+  GEMINI_ASSIGN_OR_RETURN(ExampleData examples, ExampleData::Open(std::move(rows)));
+  return TrainingData(std::move(examples));
+}
+
+absl::StatusOr<TaskSpec> TrainingData::TaskOf(const std::string& path) {
+  if (!absl::EndsWith(path, ".safetensors")) return TaskSpec();
+  GEMINI_ASSIGN_OR_RETURN(const TrainingData data, Open(path, /*sequence_tokens=*/0));
+  return data.task();
+}
+
+const TokenRows* TrainingData::rows() const {
+  if (examples() != nullptr) return &examples()->rows();
+  return labeled() != nullptr ? &labeled()->rows() : nullptr;
+}
+
+TaskSpec TrainingData::task() const {
+  if (labeled() != nullptr) return labeled()->task();
+  return {.kind = rows() != nullptr ? rows()->task() : TaskKind::kCausal};
 }
 
 int64_t TrainingData::num_sequences() const {
-  return std::visit([](const auto& file) { return file.num_sequences(); }, file_);
+  return rows() != nullptr ? rows()->num_rows() : text().num_sequences();
 }
 
 int64_t TrainingData::sequence_tokens() const {
-  return std::visit([](const auto& file) { return file.sequence_tokens(); }, file_);
-}
-
-bool TrainingData::has_documents() const {
-  const auto* const examples = std::get_if<ExampleData>(&file_);
-  return examples != nullptr && examples->has_documents();
+  return rows() != nullptr ? rows()->sequence_tokens() : text().sequence_tokens();
 }
 
 absl::StatusOr<std::vector<int64_t>> TrainingData::ReadDocuments(int64_t index) const {
   if (!has_documents()) return std::vector<int64_t>{sequence_tokens()};
-  return std::get<ExampleData>(file_).ReadDocuments(index);
-}
-
-absl::Status TrainingData::Read(int64_t index, absl::Span<int64_t> tokens,
-                                absl::Span<int64_t> labels) const {
-  const auto* const examples = std::get_if<ExampleData>(&file_);
-  return examples != nullptr ? examples->Read(index, tokens, labels)
-                             : std::get<TokenData>(file_).Read(index, tokens);
-}
-
-absl::StatusOr<int64_t> TrainingData::CountLabels(int64_t index) const {
-  const auto* const examples = std::get_if<ExampleData>(&file_);
-  if (examples != nullptr) return examples->CountAnswers(index);
-  return sequence_tokens() - 1;
+  return rows()->ReadDocuments(index);
 }
 
 absl::StatusOr<TokenFingerprint> TrainingData::Fingerprint() const {
-  return std::visit([](const auto& file) { return file.Fingerprint(); }, file_);
+  return rows() != nullptr ? rows()->Fingerprint() : text().Fingerprint();
 }
 
-absl::Status TrainingData::CheckRows(int64_t vocab_size, bool takes_padding) {
-  auto* const examples = std::get_if<ExampleData>(&file_);
-  return examples != nullptr ? examples->CheckRows(vocab_size, takes_padding)
-                             : std::get<TokenData>(file_).CheckVocabulary(vocab_size);
+absl::Status TrainingData::CheckRows(const RowNeeds& needs, bool sees_padding) {
+  if (auto* const examples = std::get_if<ExampleData>(&file_)) {
+    GEMINI_RETURN_IF_ERROR(examples->CheckRows(needs));
+    has_documents_ = rows()->is_packed() || (sees_padding && examples->has_padding());
+    return absl::OkStatus();
+  }
+  if (auto* const labeled = std::get_if<LabeledData>(&file_)) {
+    GEMINI_RETURN_IF_ERROR(labeled->CheckRows(needs));
+    has_documents_ = true;  // The head asks where a text ends.
+    return absl::OkStatus();
+  }
+  return std::get<TokenData>(file_).CheckVocabulary(needs.vocab_size);
 }
 
 }  // namespace gemini::trainer

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of tokens that a run learns from or evaluates on, whichever kind of file they are in:
-//     FILE.safetensors  rows of which the answers are learned (example_data.h)
+//     FILE.safetensors  rows of which the answers are learned (example_data.h), or whose labels are
+//                       (labeled_data.h)
 //     other names       one text, of which every token is learned (token_data.h)
 // Blocks, Owner, Errors: as of these.
 #pragma once
@@ -14,48 +15,51 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "trainer/data/example_data.h"
+#include "trainer/data/labeled_data.h"
+#include "trainer/data/row_needs.h"
 #include "trainer/data/token_data.h"
 #include "trainer/data/token_fingerprint.h"
+#include "trainer/families/task_spec.h"
 
 namespace gemini::trainer {
 
 class TrainingData {
  public:
-  // Opens the file. A text is cut into rows of `sequence_tokens`, > 1. The rows of examples have a
-  // length of their own, whatever `sequence_tokens` is.
+  // Opens the file. A text is cut into rows of `sequence_tokens`, > 1. Other rows have a length of
+  // their own, whatever `sequence_tokens` is.
   static absl::StatusOr<TrainingData> Open(const std::string& path, int64_t sequence_tokens);
+  // Returns the task of the file's rows, and what their labels are. Reads the header alone.
+  static absl::StatusOr<TaskSpec> TaskOf(const std::string& path);
 
+  TaskSpec task() const;
   int64_t num_sequences() const;
   int64_t sequence_tokens() const;
-  // Whether each token is its own label. That of the first one in a row is not predicted.
-  bool labels_all() const { return std::holds_alternative<TokenData>(file_); }
+  // The rows as rows with answers, or with labels of their own. Where both are null, they are those
+  // of a text: each token is its own label, and that of the first in a row is not predicted.
+  const ExampleData* examples() const { return std::get_if<ExampleData>(&file_); }
+  const LabeledData* labeled() const { return std::get_if<LabeledData>(&file_); }
+  const TokenData& text() const { return std::get<TokenData>(file_); }
 
-  // Whether a row may have several documents.
-  bool has_documents() const;
-
-  // Reads row `index` (0 to num_sequences - 1) into `tokens`, of sequence_tokens elements. Unless
-  // labels_all, its labels are read into `labels`, of as many: a token, or -1 where that is not to
-  // be predicted.
-  absl::Status Read(int64_t index, absl::Span<int64_t> tokens, absl::Span<int64_t> labels) const;
-
+  // Whether a model has to know which documents a row has: there may be several, or padding that it
+  // would see. CheckRows has found out.
+  bool has_documents() const { return has_documents_; }
   // Returns how many tokens each document of a row has. Unless has_documents, the row is one.
   absl::StatusOr<std::vector<int64_t>> ReadDocuments(int64_t index) const;
-
-  // Returns how many tokens of a row are predicted: at least one. Reads nothing; of examples the
-  // rows were checked.
-  absl::StatusOr<int64_t> CountLabels(int64_t index) const;
 
   // Returns what the file is now. Reads its ends.
   absl::StatusOr<TokenFingerprint> Fingerprint() const;
 
-  // Reads every row, as ExampleData::CheckRows and TokenData::CheckVocabulary do.
-  absl::Status CheckRows(int64_t vocab_size, bool takes_padding);
+  // Reads every row, as the files' own checks do. `sees_padding`: attention looks at later tokens.
+  absl::Status CheckRows(const RowNeeds& needs, bool sees_padding);
 
  private:
-  using File = std::variant<TokenData, ExampleData>;
+  using File = std::variant<TokenData, ExampleData, LabeledData>;
   explicit TrainingData(File file) : file_(std::move(file)) {}
 
+  const TokenRows* rows() const;  // Null: a text.
+
   File file_;
+  bool has_documents_ = false;
 };
 
 }  // namespace gemini::trainer

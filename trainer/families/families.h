@@ -2,6 +2,8 @@
 // The model families that there are. A family is a function from the keys of a config.json to a
 // ModelSpec; docs/models.md says how one is added.
 #pragma once
+#include <array>
+
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "trainer/families/config_keys.h"
@@ -10,8 +12,10 @@
 namespace gemini::trainer {
 
 struct Family {
-  absl::string_view model_type;    // As config.json has it.
-  absl::string_view causal_class;  // In transformers, for the key "architectures".
+  absl::string_view model_type;  // As config.json has it.
+  // By task (TaskKind): the class in transformers, for the key "architectures". It is empty where
+  // the family has no such task. Each has one at least.
+  std::array<absl::string_view, 3> classes;
   // Returns the spec. A key that is left out has the default of the family's configuration class in
   // transformers. If keys.status() is not OK afterwards, the caller drops the spec.
   ModelSpec (*make_spec)(ConfigKeys& keys);
@@ -19,6 +23,7 @@ struct Family {
 
 absl::Span<const Family> Families();
 
+ModelSpec MakeBertSpec(ConfigKeys& keys);
 ModelSpec MakeCohereSpec(ConfigKeys& keys);
 ModelSpec MakeGemmaSpec(ConfigKeys& keys);
 ModelSpec MakeGemma2Spec(ConfigKeys& keys);

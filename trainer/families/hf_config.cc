@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -105,6 +106,25 @@ std::vector<std::string> UnknownKeys(const ConfigKeys& keys) {
   return unknown;
 }
 
+// Gives the spec a task, and the head that the task needs in place of others.
+void SetTask(TaskSpec task, ModelSpec& spec) {
+  spec.task = std::move(task);
+  LayerNames& names = spec.layers;
+  std::vector<std::string>& heads = spec.files.own_heads;
+  if (spec.task.predicts_tokens()) {
+    if (!spec.tied_head || spec.head_bias) heads = {names.head + "."};
+    return;
+  }
+  if (!spec.classifier.has_value()) {  // As transformers classifies with a causal model.
+    spec.classifier = ClassifierSpec();
+    names.classifier = "score";
+  }
+  heads = {names.classifier + "."};
+  if (!names.pooler.empty()) heads.push_back(names.pooler + ".");
+  spec.tied_head = false;
+  spec.files.head.clear();
+}
+
 // A model with a vision part has its text part's config inside.
 std::string AdviceFor(const Json& json) {
   const auto text = json.find("text_config");
@@ -115,7 +135,8 @@ std::string AdviceFor(const Json& json) {
 
 }  // namespace
 
-absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string_view where) {
+absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string_view where,
+                                       const TaskWish& wish) {
   // A tree that is too deep is cut while it is parsed, so that nothing recurses into it later.
   bool too_deep = false;
   const auto limit_depth = [&too_deep](int depth, Json::parse_event_t, Json&) {
@@ -143,18 +164,21 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string
             [](std::string* out, const Family& one) { absl::StrAppend(out, one.model_type); }),
         AdviceFor(json)));
   }
+  GEMINI_ASSIGN_OR_RETURN(TaskChoice choice, ChooseTask(json, where, *family, wish));
   ConfigKeys keys(json, where);
   HfConfig config = {.model_type = name,
-                     .causal_class = std::string(family->causal_class),
+                     .model_class = std::move(choice.model_class),
+                     .is_new_task = choice.is_new,
                      .spec = family->make_spec(keys),
                      .json = std::string(json_text)};
+  SetTask(std::move(choice.task), config.spec);
   keys.MustBeOff("tf_legacy_loss");
   GEMINI_RETURN_IF_ERROR(keys.status());
   config.unknown_keys = UnknownKeys(keys);
   return config;
 }
 
-absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory) {
+absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory, const TaskWish& wish) {
   const std::string path = absl::StrCat(directory, "/config.json");
   struct stat status;
   if (::stat(directory.c_str(), &status) != 0) {
@@ -164,7 +188,7 @@ absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory) {
     return absl::InvalidArgumentError(absl::StrCat("model ", directory, " is no directory"));
   }
   GEMINI_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-  return ParseHfConfig(text, path);
+  return ParseHfConfig(text, path, wish);
 }
 
 }  // namespace gemini::trainer

@@ -10,12 +10,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "trainer/families/model_spec.h"
+#include "trainer/families/task_choice.h"
 
 namespace gemini::trainer {
 
 struct HfConfig {
-  std::string model_type;  // This and the next are the family's (families.h).
-  std::string causal_class;
+  std::string model_type;    // The family's (families.h).
+  std::string model_class;   // That of the spec's task, for the key "architectures".
+  bool is_new_task = false;  // As TaskChoice::is_new.
   ModelSpec spec;
   std::string json;  // The text as read: saving keeps every field.
   // Keys that we do not know: whether they change the arithmetic cannot be told. A key of an object
@@ -23,9 +25,11 @@ struct HfConfig {
   std::vector<std::string> unknown_keys = {};
 };
 
-// Parses a config; `where` names the source in messages.
-absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json, absl::string_view where);
+// Parses a config; `where` names the source in messages. The spec is for the task that is wished
+// for (task_choice.h).
+absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json, absl::string_view where,
+                                       const TaskWish& wish = {});
 // Reads `directory`/config.json. NOT_FOUND: no directory, or no such file in it.
-absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory);
+absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory, const TaskWish& wish = {});
 
 }  // namespace gemini::trainer

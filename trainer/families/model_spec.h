@@ -255,8 +255,8 @@ struct ModelSpec {
   bool head_bias = false;       // The logits have one.
   // The head reads norm(activation(W x + b)) of the last hidden state x. Empty: it reads x.
   std::optional<Activation> head_transform = {};
-  double logit_scale = 1;       // The logits are multiplied by it.
-  double logit_soft_cap = 0;    // As AttentionSpec::soft_cap, of logits.
+  double logit_scale = 1;           // The logits are multiplied by it.
+  double logit_soft_cap = 0;        // As AttentionSpec::soft_cap, of logits.
   double initial_deviation = 0.02;  // Of the normal distribution that a new head starts with.
   // Empty where the family classifies nothing.
   std::optional<ClassifierSpec> classifier = {};

@@ -58,12 +58,28 @@ int64_t NormsOf(BlockOrder order) {
   return 0;
 }
 
+Count Head(const ModelSpec& spec) {
+  const Count width = spec.embedding_width;
+  if (!spec.task.predicts_tokens()) {
+    const Count pooler = spec.classifier->reads_last_token ? 0 : Linear(width, width, true);
+    return pooler + Linear(width, spec.task.num_labels, spec.classifier->bias);
+  }
+  Count sum = spec.tied_head ? Count(0) : width * spec.vocab_size;
+  if (spec.head_bias) sum += spec.vocab_size;
+  if (spec.head_transform.has_value()) {
+    sum += Linear(width, width, true) + Norm(spec.norm, spec.embedding_width);
+  }
+  return sum;
+}
+
 }  // namespace
 
 int64_t NumParameters(const ModelSpec& spec) {
   const Count embedding_width = spec.embedding_width;
   Count sum = spec.vocab_size * embedding_width;
   if (spec.positions.has_value()) sum += Count(spec.positions->rows) * spec.width;
+  sum += Count(spec.num_token_types) * spec.width;
+  if (spec.embedding_norm) sum += Norm(spec.norm, spec.width);
   if (spec.has_projections()) sum += 2 * embedding_width * spec.width;
   for (int64_t i = 0; i < spec.num_blocks; ++i) {
     sum +=
@@ -72,7 +88,7 @@ int64_t NumParameters(const ModelSpec& spec) {
                             : FeedForward(spec.feed_forward, spec.width, spec.feed_forward.width));
   }
   if (spec.final_norm) sum += Norm(spec.norm, spec.width);
-  if (!spec.tied_head) sum += embedding_width * spec.vocab_size;
+  sum += Head(spec);
   return static_cast<int64_t>(std::min<Count>(sum, std::numeric_limits<int64_t>::max()));
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace gemini::trainer {
 
 enum class TaskKind : uint8_t {
@@ -22,12 +24,22 @@ enum class ProblemType : uint8_t {
   kRegression,   // num_labels numbers: the mean squared error.
 };
 
+inline constexpr absl::string_view kTaskNames[] = {"causal", "masked", "sequence-classification"};
+inline constexpr absl::string_view kProblemNames[] = {"single_label_classification",
+                                                      "multi_label_classification", "regression"};
+
+inline absl::string_view NameOf(TaskKind kind) { return kTaskNames[static_cast<int>(kind)]; }
+inline absl::string_view NameOf(ProblemType type) { return kProblemNames[static_cast<int>(type)]; }
+
 struct TaskSpec {
   TaskKind kind = TaskKind::kCausal;
   // These are of classifications.
   ProblemType problem = ProblemType::kSingleLabel;
   int64_t num_labels = 0;
   std::vector<std::string> names = {};  // One a label; empty where nobody named them.
+
+  bool predicts_tokens() const { return kind != TaskKind::kSequenceClassification; }
+  bool operator==(const TaskSpec&) const = default;
 };
 
 }  // namespace gemini::trainer

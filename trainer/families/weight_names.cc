@@ -7,9 +7,27 @@
 #include "absl/strings/str_cat.h"
 
 namespace gemini::trainer {
+namespace {
+
+// What transformers' classes name their heads, which stand beside the model itself: those of
+// language models, and of sequences, tokens and questions.
+constexpr absl::string_view kHeads[] = {"lm_head.",    "embed_out.",  "cls.",
+                                        "classifier.", "qa_outputs.", "score."};
+// GPT2DoubleHeadsModel and TRL's value head have these beside a language model's.
+constexpr absl::string_view kHeadsBeside[] = {"multiple_choice_head.", "v_head."};
+// A part of the model itself that only some tasks have.
+constexpr absl::string_view kPooler = "pooler.";
+
+template <typename Names>
+bool BeginsWithOne(absl::string_view tensor, const Names& names) {
+  return std::ranges::any_of(
+      names, [tensor](absl::string_view name) { return absl::StartsWith(tensor, name); });
+}
+
+}  // namespace
 
 std::string WeightNames::ParameterOf(absl::string_view tensor) const {
-  if (tensor == head) return head;
+  if (BeginsWithOne(tensor, kHeads)) return std::string(tensor);
   absl::string_view rest = root;  // Then the root less its first word, and so on.
   while (!absl::StartsWith(tensor, rest)) {
     const size_t dot = rest.find('.');
@@ -24,16 +42,18 @@ bool WeightNames::IsIgnored(absl::string_view tensor) const {
   });
 }
 
-// As transformers' classes for sequences, tokens and questions have them.
-bool WeightNames::IsInPlaceOfHead(absl::string_view tensor) {
-  return absl::StartsWith(tensor, "classifier.") || absl::StartsWith(tensor, "qa_outputs.") ||
-         absl::StartsWith(tensor, "score.");
+bool WeightNames::IsOfOwnHead(absl::string_view parameter) const {
+  return BeginsWithOne(parameter, own_heads);
 }
 
-// The others are of GPT2DoubleHeadsModel and of TRL's value head.
-bool WeightNames::IsOfAnotherTask(absl::string_view tensor) {
-  return IsInPlaceOfHead(tensor) || absl::StartsWith(tensor, "multiple_choice_head.") ||
-         absl::StartsWith(tensor, "v_head.");
+bool WeightNames::IsInPlaceOfHead(absl::string_view parameter) {
+  return BeginsWithOne(parameter, kHeads);
+}
+
+bool WeightNames::IsOfAnotherTask(absl::string_view parameter) const {
+  if (IsOfOwnHead(parameter) || parameter == head) return false;
+  return BeginsWithOne(parameter, kHeads) || BeginsWithOne(parameter, kHeadsBeside) ||
+         absl::StartsWith(parameter, absl::StrCat(root, kPooler));
 }
 
 }  // namespace gemini::trainer

@@ -10,11 +10,13 @@
 namespace gemini::trainer {
 
 struct WeightNames {
-  // What the names of all parameters but the head's begin with: "model.decoder.". It ends in a dot,
+  // What the names of all parameters but the heads' begin with: "model.decoder.". It ends in a dot,
   // or is empty. Files of the bare model lack it, or its first words.
   std::string root = {};
-  std::string embedding = {};  // The parameter that a tied head is.
-  std::string head = "lm_head.weight";
+  std::string embedding = {};           // The parameter that a tied head is.
+  std::string head = "lm_head.weight";  // Of a language model; empty where another task has none.
+  // What the names of the parameters begin with that the task's head has of its own: "lm_head.".
+  std::vector<std::string> own_heads = {};
   // Tensors whose names end so are no parameters: constants that old files hold.
   std::vector<std::string> ignored_endings = {};
 
@@ -22,10 +24,12 @@ struct WeightNames {
   std::string ParameterOf(absl::string_view tensor) const;
   // Whether the tensor is no parameter, and is not read.
   bool IsIgnored(absl::string_view tensor) const;
-  // Whether the tensor is of a head for another task, such as a classifier's.
-  static bool IsOfAnotherTask(absl::string_view tensor);
-  // Whether it is of one that a model has in place of a language model's head, and not beside it.
-  static bool IsInPlaceOfHead(absl::string_view tensor);
+  // Whether the parameter is of the task's own head.
+  bool IsOfOwnHead(absl::string_view parameter) const;
+  // Whether it is of a head for another task, such as a classifier's.
+  bool IsOfAnotherTask(absl::string_view parameter) const;
+  // Whether such a one is in place of the task's own head, and not beside it.
+  static bool IsInPlaceOfHead(absl::string_view parameter);
 };
 
 }  // namespace gemini::trainer

@@ -36,11 +36,11 @@ void AddProduct(const at::Tensor& a, const at::Tensor& b, KernelWork& work) {
   work.packed_bytes = static_cast<int64_t>(b.nbytes());
 }
 
-// Adds `num_products` products of [rows, head size] and [head size, rows] a head, half of each
-// behind the causal mask. `query`: [batch, heads, rows, head size].
-void AddAttention(const at::Tensor& query, double num_products, KernelWork& work) {
-  work.flops +=
-      num_products * static_cast<double>(query.numel()) * static_cast<double>(query.size(2));
+// Adds `num_products` products of [rows, head size] and [head size, rows] a head, of which a causal
+// mask hides half. `query`: [batch, heads, rows, head size].
+void AddAttention(const at::Tensor& query, double num_products, bool is_causal, KernelWork& work) {
+  work.flops += (is_causal ? 1 : 2) * num_products * static_cast<double>(query.numel()) *
+                static_cast<double>(query.size(2));
 }
 
 }  // namespace
@@ -74,9 +74,9 @@ KernelWork WorkOfInputs(const c10::FunctionSchema& schema,
   } else if (name == "addmm" || name == "addmm_" || name == "baddbmm") {
     AddProduct(inputs[1].toTensor(), inputs[2].toTensor(), work);
   } else if (name == "_scaled_dot_product_flash_attention_for_cpu") {
-    AddAttention(inputs[0].toTensor(), 2, work);
+    AddAttention(inputs[0].toTensor(), 2, inputs[4].toBool(), work);
   } else if (name == "_scaled_dot_product_flash_attention_for_cpu_backward") {
-    AddAttention(inputs[1].toTensor(), 5, work);
+    AddAttention(inputs[1].toTensor(), 5, inputs[7].toBool(), work);
   }
   return work;
 }

@@ -363,11 +363,14 @@ SharedDocuments DocumentsOf(const RoundShape& round) {
 }
 
 // As trainer/run/training_loop.cc does.
-void RunMicroBatch(StagedModel& model, const RoundShape& round, StepRecorder& recorder) {
+void RunMicroBatch(const TaskSpec& task, StagedModel& model, const RoundShape& round,
+                   StepRecorder& recorder) {
   recorder.set_backward(false);
   const torch::Tensor tokens =
       at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
-  const BatchLoss loss = model.Losses(tokens, LossFactors());
+  const BatchLoss loss = model.Losses(
+      {.tokens = tokens, .labels = Labels::OfTask(task, tokens), .documents = DocumentsOf(round)},
+      LossFactors());
   if (!round.train) return;
   recorder.set_backward(true);
   loss.Backward(LossFactors());
@@ -396,7 +399,6 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
     GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<StagedModel> model,
                             make(WithDropoutOf(round, spec)));
     model->set_recompute(round.recompute);
-    model->set_documents(DocumentsOf(round));
     model->set_routing({.crowds_first = crowds_first});
     model->train(round.train);
     const at::AutoGradMode with_graph(round.train);
@@ -408,7 +410,7 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
                                        .scopes({at::RecordScope::FUNCTION}));
     const absl::Cleanup stop = [&] { at::removeCallback(callbacks); };
     for (int64_t i = 0; i < round.micro_batches; ++i) {
-      RunMicroBatch(*model, round, recorder);
+      RunMicroBatch(spec.task, *model, round, recorder);
       GEMINI_RETURN_IF_ERROR(recorder.status());
       if (recorder.num_positions() > kMaxPositions) return TooManyOperators();
     }

@@ -7,8 +7,8 @@
 // Memory: that of each tensor, as the allocator would charge it. Of what kernels allocate inside,
 //         only the sums of products in 16 bits on a CPU are counted: kernels that compute with many
 //         threads take more.
-// Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`. Attention's is
-//         halved by its causal mask, as Narayanan et al. count it (arXiv:2104.04473, appendix).
+// Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`. That of causal
+//         attention is halved, as Narayanan et al. count it (arXiv:2104.04473, appendix).
 // Experts: in traces, routers deal the tokens out evenly.
 // Thread: any; runs on the caller's. The first call adds kernels to Torch's meta device and
 //         replaces its allocator, in this process (meta_kernels.h, meta_memory.h).

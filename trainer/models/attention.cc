@@ -38,7 +38,7 @@ void SeedGenerator(torch::Device device, uint64_t seed) {
 // Arguments and result: [batch, heads, sequence, head size].
 torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& key,
                              const torch::Tensor& value, const RowAttentionOptions& options) {
-  const bool is_causal = query.size(2) > 1;
+  const bool is_causal = options.causal && query.size(2) > 1;
   // By its name, which scaled_dot_product_attention would choose on a CPU, but not on the meta
   // device, where a step is foretold.
   if (!query.is_cuda()) {
@@ -101,9 +101,9 @@ torch::Tensor RotateHeads(const torch::Tensor& x, const HeadAngles& angles) {
   return out.to(x.scalar_type());
 }
 
-torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
-                              const torch::Tensor& value, const HeadAngles& angles,
-                              RowAttentionOptions options) {
+torch::Tensor SelfAttention(const torch::Tensor& query, const torch::Tensor& key,
+                            const torch::Tensor& value, const HeadAngles& angles,
+                            RowAttentionOptions options) {
   const bool has_documents = options.documents != nullptr;
   TORCH_CHECK(
       !has_documents || static_cast<int64_t>(options.documents->lengths.size()) == query.size(0),

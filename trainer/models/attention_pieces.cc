@@ -37,7 +37,10 @@ AttentionPieces::AttentionPieces(const Tensor& query, const Tensor& key,
       heads_(query.size(1)),
       sequence_(sequence),
       kv_heads_(key.size(1)),
-      head_size_(query.size(3)) {}
+      head_size_(query.size(3)) {
+  TORCH_CHECK(options.causal || options.window == 0,
+              "a window of attention that is not causal: ", options.window);
+}
 
 void AttentionPieces::ForEach(absl::Span<const TokenSlice> rows, absl::Span<const TokenSlice> keys,
                               absl::FunctionRef<void(const AttentionPiece&)> visit) const {
@@ -73,7 +76,8 @@ void AttentionPieces::ForEachOf(int64_t batch, absl::Span<const TokenSlice> rows
       for (const TokenSlice& all : keys) {
         const int64_t seen_from = options_.window == 0 ? 0 : some.position - options_.window + 1;
         const int64_t begin = std::max(all.position, seen_from);
-        const int64_t end = std::min(all.position + all.count, some.position + some.count);
+        int64_t end = all.position + all.count;
+        if (options_.causal) end = std::min(end, some.position + some.count);
         if (begin >= end) continue;
         visit({batch, some, {all.place + begin - all.position, begin, end - begin}});
       }
@@ -114,6 +118,7 @@ Tensor AttentionPieces::Cap(Tensor& scores) const {
 }
 
 void AttentionPieces::Mask(Tensor& scores, const AttentionPiece& piece) const {
+  if (!options_.causal) return;
   const int64_t own = piece.rows.position - piece.keys.position;  // The key of the first row.
   const int64_t last_row = own + piece.rows.count - 1;
   const bool has_later_keys = piece.keys.count > own + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores and weights of causal attention, and their gradients, by pieces: rows of one sequence, and
+// Scores and weights of self-attention, and their gradients, by pieces: rows of one sequence, and
 // keys that some of them see. Scores and sums are fp32, or fp64 of such tensors. Weights are not
 // kept: backward computes them again from the logarithms of the rows' sums.
 // Shapes: query, out and their gradients [batch, heads, tokens, head size]; key, value and theirs
@@ -51,7 +51,8 @@ torch::ScalarType TypeOfSums(const torch::Tensor& x);
 
 class AttentionPieces {
  public:
-  // `sequence`: tokens of the whole sequence.
+  // `sequence`: tokens of the whole sequence. A window of attention that is not causal throws
+  // c10::Error.
   AttentionPieces(const torch::Tensor& query, const torch::Tensor& key,
                   const RowAttentionOptions& options, int64_t sequence);
 

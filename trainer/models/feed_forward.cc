@@ -1,31 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/feed_forward.h"
 
-#include "ATen/ops/gelu.h"
-#include "ATen/ops/relu.h"
-#include "ATen/ops/silu.h"
-#include "c10/util/Exception.h"
+#include "trainer/models/activation.h"
 #include "trainer/models/module_tree.h"
 
 namespace gemini::trainer {
-namespace {
-
-torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
-  switch (activation) {
-    case Activation::kRelu:
-      return at::relu(x);
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::kSilu:
-      return at::silu(x);
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
-
-}  // namespace
-
 FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
                          const FeedForwardSpec& spec, int64_t width, MatrixLayout layout,
                          LayerSet& layers, bool is_expert)

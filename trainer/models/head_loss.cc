@@ -8,6 +8,7 @@
 
 #include "ATen/OpMathType.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/addmm.h"
 #include "ATen/ops/amax.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
@@ -60,12 +61,19 @@ void AddProduct(const Tensor& a, const Tensor& b, Tensor sum) {
   }
 }
 
-// What is computed for one piece of tokens and one of the vocabulary.
+void CheckBias(const Tensor& bias, const HeadOptions& options) {
+  if (!bias.defined()) return;
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == options.cut.rows, "a bias of ", bias.sizes(),
+              " for a table of ", options.cut.rows, " rows");
+  TORCH_CHECK(!options.add, "a bias where ranks have parts of the width");
+}
+
+// What is computed for one piece of tokens and one of the vocabulary. `bias` may be undefined.
 class Pieces {
  public:
   Pieces(const Tensor& hidden, const Tensor& labels, absl::Span<const Tensor> blocks,
-         const HeadOptions& options)
-      : hidden_(hidden), labels_(labels), blocks_(blocks), options_(options) {}
+         const Tensor& bias, const HeadOptions& options)
+      : hidden_(hidden), labels_(labels), blocks_(blocks), bias_(bias), options_(options) {}
 
   int64_t num_token_pieces() const {
     const int64_t size = options_.cut.tokens_of_piece;
@@ -83,13 +91,21 @@ class Pieces {
     const int64_t first = piece % options_.cut.pieces_of_block * options_.cut.rows_of_piece;
     return block.narrow(0, first, std::min(options_.cut.rows_of_piece, block.size(0) - first));
   }
+  // The elements of [rows of the table] that belong to piece `piece` of the vocabulary.
+  Tensor OfBias(const Tensor& bias, int64_t piece) const {
+    const int64_t first = piece * options_.cut.rows_of_piece;
+    return bias.narrow(0, first, std::min(options_.cut.rows_of_piece, options_.cut.rows - first));
+  }
   Tensor Table(int64_t piece) const {
     return OfPiece(blocks_[static_cast<size_t>(piece / options_.cut.pieces_of_block)], piece);
   }
 
   // Of the sums' type, [tokens of the piece, rows of the piece].
   Tensor Logits(int64_t tokens, int64_t piece) const {
-    return Shaped(Added(at::mm(OfTokens(hidden_, tokens), Table(piece).t()), options_), options_)
+    const Tensor hidden = OfTokens(hidden_, tokens), table = Table(piece).t();
+    return Shaped(bias_.defined() ? at::addmm(OfBias(bias_, piece), hidden, table)
+                                  : Added(at::mm(hidden, table), options_),
+                  options_)
         .to(SumTypeOf(hidden_));
   }
 
@@ -140,10 +156,15 @@ class Pieces {
     return logits.to(hidden_.scalar_type());
   }
 
-  // Adds what a derivative gives to the gradients of the hidden states and of the piece's rows of
-  // the table. Both are of the sums' type, or undefined where none is wanted.
+  // Adds what a derivative gives to the gradients of the hidden states, of the piece's rows of the
+  // table, and of the whole bias. All are of the sums' type, or undefined where none is wanted.
   void AddToGradients(int64_t tokens, int64_t piece, Tensor derivative,
-                      const Tensor& hidden_gradient, const Tensor& piece_gradient) const {
+                      const Tensor& hidden_gradient, const Tensor& piece_gradient,
+                      const Tensor& bias_gradient) const {
+    if (bias_gradient.defined()) {
+      OfBias(bias_gradient, piece)
+          .add_(derivative.sum(/*dim=*/0, /*keepdim=*/false, bias_gradient.scalar_type()));
+    }
     if (options_.gather) derivative = options_.gather(std::move(derivative));
     if (hidden_gradient.defined()) {
       AddProduct(derivative, Table(piece), OfTokens(hidden_gradient, tokens));
@@ -181,11 +202,13 @@ class Pieces {
   const Tensor hidden_;
   const Tensor labels_;
   const absl::Span<const Tensor> blocks_;
+  const Tensor bias_;
   const HeadOptions options_;
   Tensor partial_sums_;  // [tokens, pieces].
   Tensor targets_;       // The logits of the labels, [tokens, 1].
 };
 
+// `like` may be undefined where nothing is wanted.
 Tensor Zeros(const Tensor& like, bool wanted) {
   return wanted ? at::zeros(like.sizes(), like.options().dtype(SumTypeOf(like))) : Tensor();
 }
@@ -199,10 +222,12 @@ struct HeadState : torch::CustomClassHolder {
   HeadOptions options;
   double gradient = 0;  // Of the sum, as foretold.
   bool learns_hidden = false;
+  bool learns_bias = false;
   bool is_computed = false;  // The only block is no leaf.
-  // Where there is one block, forward computes both, times `gradient`.
+  // Where there is one block, forward computes these, times `gradient`.
   Tensor hidden_gradient;
   Tensor block_gradient;
+  Tensor bias_gradient;
   bool is_spent = false;
 };
 
@@ -224,10 +249,10 @@ Tensor SumByTokens(Pieces& pieces, HeadState* state) {
       const auto piece = static_cast<int64_t>(i);
       const Tensor derivative =
           pieces.Derivative(tokens, piece, std::exchange(logits[i], {}), sums, state->gradient);
-      pieces.AddToGradients(tokens, piece, derivative, state->hidden_gradient,
-                            state->block_gradient.defined()
-                                ? pieces.OfPiece(state->block_gradient, piece)
-                                : Tensor());
+      pieces.AddToGradients(
+          tokens, piece, derivative, state->hidden_gradient,
+          state->block_gradient.defined() ? pieces.OfPiece(state->block_gradient, piece) : Tensor(),
+          state->bias_gradient);
     }
   }
   return at::cat(losses).sum();
@@ -250,11 +275,22 @@ Tensor SumByBlocks(Pieces& pieces, variable_list& sums) {
   return at::cat(losses).sum();
 }
 
-// Gives the blocks their gradients, one after the other, and returns that of the hidden states.
-Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Tensor& labels,
-                    const Tensor& all_sums, const HeadState& state, double gradient) {
-  const Pieces pieces(hidden, labels, blocks, state.options);
+// What forward saves beside the blocks where there are several.
+struct SavedTensors {
+  Tensor hidden;
+  Tensor labels;
+  Tensor bias;
+  Tensor all_sums;
+};
+
+// Gives the blocks their gradients, one after the other, and leaves those of the hidden states and
+// the bias in `state`.
+void ComputeAgain(const variable_list& blocks, const SavedTensors& saved, double gradient,
+                  HeadState& state) {
+  const Tensor& hidden = saved.hidden;
+  const Pieces pieces(hidden, saved.labels, blocks, saved.bias, state.options);
   const Tensor hidden_gradient = Zeros(hidden, state.learns_hidden);
+  const Tensor bias_gradient = Zeros(saved.bias, state.learns_bias);
   int64_t piece = 0;
   for (size_t b = 0; b < blocks.size(); ++b) {
     Tensor block_gradient;
@@ -268,9 +304,11 @@ Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Ten
         piece_gradient = sums_in_place ? piece_gradient.zero_() : Zeros(piece_gradient, true);
       }
       for (int64_t tokens = 0; tokens < pieces.num_token_pieces(); ++tokens) {
-        const Tensor derivative = pieces.Derivative(tokens, piece, pieces.Logits(tokens, piece),
-                                                    pieces.OfTokens(all_sums, tokens), gradient);
-        pieces.AddToGradients(tokens, piece, derivative, hidden_gradient, piece_gradient);
+        const Tensor derivative =
+            pieces.Derivative(tokens, piece, pieces.Logits(tokens, piece),
+                              pieces.OfTokens(saved.all_sums, tokens), gradient);
+        pieces.AddToGradients(tokens, piece, derivative, hidden_gradient, piece_gradient,
+                              bias_gradient);
       }
       if (block_gradient.defined() && block_gradient.scalar_type() != SumTypeOf(hidden)) {
         pieces.OfPiece(block_gradient, piece).copy_(piece_gradient);
@@ -278,7 +316,8 @@ Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Ten
     }
     if (block_gradient.defined()) AddToGradient(blocks[b], std::move(block_gradient));
   }
-  return InTypeOf(hidden, hidden_gradient);
+  state.hidden_gradient = InTypeOf(hidden, hidden_gradient);
+  state.bias_gradient = InTypeOf(saved.bias, bias_gradient);
 }
 
 // `anchor` requires grad, so that the sum does: blocks that are leaves are no inputs of this
@@ -288,28 +327,33 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
  public:
   static Variable forward(AutogradContext* context, const Variable& hidden,
                           const Variable& /*anchor*/, const Variable& labels,
-                          const std::optional<Variable>& computed, const variable_list& blocks,
+                          const std::optional<Variable>& computed,
+                          const std::optional<Variable>& given_bias, const variable_list& blocks,
                           const HeadOptions& options, double gradient) {
+    const Variable bias = given_bias.value_or(Variable());
     auto state = c10::make_intrusive<HeadState>();
     state->options = options;
     state->gradient = gradient;
     state->learns_hidden = hidden.requires_grad();
+    state->learns_bias = bias.defined() && bias.requires_grad();
     state->is_computed = computed.has_value();
     SaveState(context, state);
-    Pieces pieces(hidden, labels, blocks, options);
+    Pieces pieces(hidden, labels, blocks, bias, options);
     variable_list saved;
     if (!state->is_computed) saved = blocks;  // Of a computed one the value is not needed again.
     Variable sum;
     if (blocks.size() == 1) {
       state->hidden_gradient = Zeros(hidden, state->learns_hidden);
       state->block_gradient = Zeros(blocks[0], blocks[0].requires_grad());
+      state->bias_gradient = Zeros(bias, state->learns_bias);
       sum = SumByTokens(pieces, state.get());
       state->hidden_gradient = InTypeOf(hidden, state->hidden_gradient);
       state->block_gradient = InTypeOf(hidden, state->block_gradient);
+      state->bias_gradient = InTypeOf(hidden, state->bias_gradient);
     } else {
       variable_list sums;
       sum = SumByBlocks(pieces, sums);
-      saved.insert(saved.end(), {hidden, labels, at::cat(sums)});
+      saved.insert(saved.end(), {hidden, labels, bias, at::cat(sums)});
     }
     context->save_for_backward(std::move(saved));
     return sum;
@@ -323,14 +367,14 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     // On the meta device nobody knows it.
     const double gradient = gradients[0].is_meta() ? state->gradient : gradients[0].item<double>();
     variable_list saved = context->get_saved_variables();
-    Variable hidden_gradient, computed_gradient;
+    Variable computed_gradient;
     if (saved.size() > 1) {
-      const variable_list blocks(saved.begin(), saved.end() - 3);
-      hidden_gradient =
-          ComputeAgain(blocks, saved.end()[-3], saved.end()[-2], saved.end()[-1], *state, gradient);
+      const variable_list blocks(saved.begin(), saved.end() - 4);
+      ComputeAgain(blocks, {saved.end()[-4], saved.end()[-3], saved.end()[-2], saved.end()[-1]},
+                   gradient, *state);
     } else {
-      hidden_gradient = std::move(state->hidden_gradient);
-      for (Tensor* const computed : {&hidden_gradient, &state->block_gradient}) {
+      for (Tensor* const computed :
+           {&state->hidden_gradient, &state->block_gradient, &state->bias_gradient}) {
         if (gradient != state->gradient && computed->defined()) {
           computed->mul_(gradient / state->gradient);
         }
@@ -341,29 +385,36 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
         AddToGradient(saved[0], std::move(state->block_gradient));
       }
     }
-    return {hidden_gradient, Variable(), Variable(), computed_gradient,
-            Variable(),      Variable(), Variable()};
+    return {std::move(state->hidden_gradient), Variable(), Variable(), computed_gradient,
+            std::move(state->bias_gradient),   Variable(), Variable(), Variable()};
   }
 };
 
 }  // namespace
 
 torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Tensor> blocks,
-                         const HeadOptions& options) {
+                         const HeadOptions& options, const torch::Tensor& bias) {
+  CheckBias(bias, options);
   variable_list logits;
+  int64_t row = 0;
   for (const Tensor& block : blocks) {
-    logits.push_back(Added(at::linear(hidden, block), options));
+    std::optional<Tensor> of_block;
+    if (bias.defined()) of_block = bias.narrow(0, row, block.size(0));
+    row += block.size(0);
+    logits.push_back(Added(at::linear(hidden, block, of_block), options));
   }
   return Shaped(logits.size() == 1 ? std::move(logits[0]) : at::cat(logits, /*dim=*/-1), options);
 }
 
 torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
                        absl::Span<const torch::Tensor> blocks, const HeadOptions& options,
-                       double gradient) {
-  const auto learns = [](const Tensor& x) { return x.requires_grad(); };
-  if (!at::GradMode::is_enabled() || !(learns(hidden) || std::ranges::any_of(blocks, learns))) {
+                       double gradient, const torch::Tensor& bias) {
+  CheckBias(bias, options);
+  const auto learns = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
+  if (!at::GradMode::is_enabled() ||
+      !(learns(hidden) || learns(bias) || std::ranges::any_of(blocks, learns))) {
     const at::NoGradGuard no_graph;
-    Pieces pieces(hidden, labels, blocks, options);
+    Pieces pieces(hidden, labels, blocks, bias, options);
     if (blocks.size() == 1) return SumByTokens(pieces, /*state=*/nullptr);
     variable_list sums;
     return SumByBlocks(pieces, sums);
@@ -377,6 +428,7 @@ torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
   }
   const Tensor anchor = at::empty({0}, torch::dtype(torch::kFloat32)).requires_grad_();
   return HeadLossFunction::apply(hidden, anchor, labels, computed,
+                                 bias.defined() ? std::optional(bias) : std::nullopt,
                                  variable_list(blocks.begin(), blocks.end()), options,
                                  // As backward will read it from a tensor.
                                  static_cast<double>(static_cast<float>(gradient)));

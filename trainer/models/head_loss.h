@@ -8,7 +8,8 @@
 // Bits:   the same, however many blocks there are: products, and sums over pieces, come in one
 //         order, the latter in fp32, or of fp64 in that.
 // Graph:  each block gets its gradient in backward before the next one's is made, and hooks see it
-//         then. No second derivative, and no second backward through the same graph.
+//         then; a bias gets its own behind them. No second derivative, and no second backward
+//         through the same graph.
 // Thread: any.
 // Source: sums by pieces are those of Milakov and Gimelshein, "Online normalizer calculation for
 //         softmax", arXiv:1805.02867.
@@ -41,17 +42,19 @@ struct HeadOptions {
   std::function<torch::Tensor(torch::Tensor)> gather = nullptr;
 };
 
-// Returns the logits [.., rows] of hidden states [.., width] whole, for whoever needs them.
+// Returns the logits [.., rows] of hidden states [.., width] whole, for whoever needs them. `bias`,
+// [rows] of the cut and of the hidden states' dtype, is added before they are scaled and capped,
+// unless it is undefined. One of another shape, or with parts of the width, throws c10::Error.
 torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Tensor> blocks,
-                         const HeadOptions& options);
+                         const HeadOptions& options, const torch::Tensor& bias = {});
 
 // Returns the sum of the cross entropies of `labels`, int64 [tokens], as predicted from `hidden`
 // [tokens, width]: fp32, or fp64 of such, of no dimension. A negative label counts for nothing.
 // `blocks` are the cut's, of the hidden states' dtype: leaves, or one that is none and gets its
 // gradient as other functions give it. `gradient` is what backward will be given for the sum; it is
-// right with another one, too, but computes more then, and rounds once more.
+// right with another one, too, but computes more then, and rounds once more. `bias` is as above.
 torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
                        absl::Span<const torch::Tensor> blocks, const HeadOptions& options,
-                       double gradient);
+                       double gradient, const torch::Tensor& bias = {});
 
 }  // namespace gemini::trainer

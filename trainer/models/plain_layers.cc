@@ -129,7 +129,7 @@ class PlainAttention : public HeadAttention {
   torch::Tensor Forward(const torch::Tensor& query, const torch::Tensor& key,
                         const torch::Tensor& value, const HeadAngles& angles,
                         const RowAttentionOptions& options) const override {
-    return CausalAttention(query, key, value, angles, options);
+    return SelfAttention(query, key, value, angles, options);
   }
 };
 
@@ -174,7 +174,7 @@ class PlainTable : public VocabularyTable {
 
 class PlainHead : public HeadAndLoss {
  public:
-  PlainHead(const HeadOptions& head, std::shared_ptr<VocabularyTable> tied,
+  PlainHead(const HeadOptions& head, bool bias, std::shared_ptr<VocabularyTable> tied,
             const torch::TensorOptions& options)
       : head_(head), tied_(std::move(tied)) {
     for (int64_t i = 0; tied_ == nullptr && i < head.cut.num_blocks(); ++i) {
@@ -183,13 +183,14 @@ class PlainHead : public HeadAndLoss {
           torch::empty({head.cut.first_row(i + 1) - head.cut.first_row(i), head.cut.width},
                        options));
     }
+    if (bias) register_parameter(kBias, torch::empty({head.cut.rows}, options));
   }
   torch::Tensor Logits(const torch::Tensor& hidden) const override {
-    return HeadLogits(hidden, blocks(), head_);
+    return HeadLogits(hidden, blocks(), head_, Own(kBias));
   }
   torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
                             double gradient) const override {
-    return HeadLoss(hidden.flatten(0, -2), labels.flatten(), blocks(), head_, gradient);
+    return HeadLoss(hidden.flatten(0, -2), labels.flatten(), blocks(), head_, gradient, Own(kBias));
   }
 
  private:
@@ -246,7 +247,7 @@ std::shared_ptr<HeadAndLoss> PlainLayers::Head(const HeadShape& shape,
                             .on_cpu = vocabulary_.on_cpu,
                             .logit_scale = shape.logit_scale,
                             .soft_cap = shape.logit_soft_cap};
-  return std::make_shared<PlainHead>(head, std::move(tied), options_);
+  return std::make_shared<PlainHead>(head, shape.bias, std::move(tied), options_);
 }
 
 }  // namespace gemini::trainer

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention that no fused kernel of Torch computes: with capped scores, in a window, or on a
-// CPU with dropout. It goes by pieces of 128 rows of one document, of which each sees the keys of
-// its window alone, and keeps the logarithm of each row's sum of exponentials in place of scores:
-// backward computes those again.
+// Attention that no fused kernel of Torch computes: with capped scores, in a window, or on a CPU
+// with dropout. It goes by pieces of 128 rows of one document, of which each has only keys that its
+// rows see, and keeps the logarithm of each row's sum of exponentials in place of scores: backward
+// computes those again.
 // Bits: pieces do not depend on the batch or on what memory there is.
 // Limits: a second derivative is refused.
 // Thread: any.
@@ -18,7 +18,8 @@ namespace gemini::trainer {
 
 struct RowAttentionOptions {
   double scale = 1;
-  int64_t window = 0;   // A row sees itself and the window - 1 keys before it. 0 means all before.
+  bool causal = true;   // A row sees itself and the keys before it. If false, all keys.
+  int64_t window = 0;   // A causal row sees the window - 1 keys before it. 0 means all before.
   double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap). 0 means no cap.
   // Which weights are dropped, of all [batch, heads, sequence, sequence]: of `all_heads` heads,
   // where those given are some of them, from `first_head` on; 0: those given are all. The
@@ -32,8 +33,8 @@ struct RowAttentionOptions {
 
 // Returns the attention of query [batch, heads, sequence, head size] and key and value [batch, KV
 // heads, sequence, head size], all of one floating dtype, in the query's shape and dtype. Each KV
-// head serves heads / KV heads of the query's, in order. Scores and sums are fp32, or fp64. Torch's
-// exceptions pass through.
+// head serves heads / KV heads of the query's, in order. Scores and sums are fp32, or fp64. A
+// window of attention that is not causal throws c10::Error. Torch's exceptions pass through.
 torch::Tensor RowAttention(const torch::Tensor& query, const torch::Tensor& key,
                            const torch::Tensor& value, const RowAttentionOptions& options);
 

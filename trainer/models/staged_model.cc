@@ -16,70 +16,29 @@
 
 namespace gemini::trainer {
 
-void LossSum::Add(const LossValues& batch, int64_t rows) {
-  LossSum sum;
-  sum.labels_ = batch.labels;
-  sum.rows_ = rows;
-  const auto num_rows = static_cast<double>(rows);
-  sum.cross_entropies_ = batch.cross_entropy * static_cast<double>(batch.labels);
-  sum.beside_ = (batch.total - batch.cross_entropy) * num_rows;
-  if (batch.router.has_value()) sum.routers_ = *batch.router * num_rows;
-  Add(sum);
-}
-
-void LossSum::Add(const LossSum& other) {
-  cross_entropies_ += other.cross_entropies_;
-  labels_ += other.labels_;
-  beside_ += other.beside_;
-  if (other.routers_.has_value()) routers_ = routers_.value_or(0) + *other.routers_;
-  rows_ += other.rows_;
-}
-
-LossValues LossSum::Mean() const {
-  const auto num_rows = static_cast<double>(rows_);
-  LossValues mean = {.labels = labels_};
-  mean.cross_entropy = cross_entropies_ / static_cast<double>(labels_);
-  mean.total = mean.cross_entropy + beside_ / num_rows;
-  if (routers_.has_value()) mean.router = *routers_ / num_rows;
-  return mean;
-}
-
-LossValues BatchLoss::Values() const {
-  LossValues values = {.labels = count};
-  values.total = values.cross_entropy = sum.item<double>() / static_cast<double>(count);
-  if (!router.defined()) return values;
-  values.router = router.item<double>();
-  values.total += router_coefficient * *values.router;
-  return values;
-}
-
-torch::Tensor BatchLoss::Total() const {
-  const torch::Tensor mean = sum / static_cast<double>(count);
-  return router.defined() ? mean + router_coefficient * router : mean;
-}
-
-void BatchLoss::Backward(const LossFactors& factors) const {
-  torch::autograd::variable_list roots = {sum};
-  torch::autograd::variable_list gradients = {at::full_like(sum, factors.token)};
-  if (router.defined()) {
-    roots.push_back(router);
-    gradients.push_back(at::full_like(router, factors.router * router_coefficient));
-  }
-  torch::autograd::backward(roots, gradients);
-}
-
 BatchLoss StagedModel::Losses(const torch::Tensor& tokens, const Labels& labels,
                               const LossFactors& factors) {
-  return LossOf(EmbedAndForward(tokens), labels, factors);
+  BatchContext context;
+  Stream last = EmbedAndForward({.tokens = tokens}, context);
+  return LossOf(std::move(last), context, labels, factors);
 }
 
-torch::Tensor StagedModel::Forward(const torch::Tensor& tokens) {
-  return Head(EmbedAndForward(tokens).hidden);
+BatchLoss StagedModel::Losses(const TokenBatch& batch, const LossFactors& factors) {
+  set_documents(batch.documents);
+  BatchContext context;
+  Stream last = EmbedAndForward(batch, context);
+  return LossOf(std::move(last), context, batch.labels, factors);
 }
 
-Stream StagedModel::EmbedAndForward(const torch::Tensor& tokens) {
-  Stream stream = {.hidden = Embed(tokens)};
-  const BatchContext context = ContextOf(stream.hidden);
+torch::Tensor StagedModel::Forward(const TokenBatch& batch) {
+  BatchContext context;
+  const Stream last = EmbedAndForward(batch, context);
+  return Head(last.hidden, context);
+}
+
+Stream StagedModel::EmbedAndForward(const TokenBatch& batch, BatchContext& context) {
+  Stream stream = {.hidden = Embed(batch)};
+  context = ContextOf(stream.hidden);
   return ForwardBlocks(std::move(stream), context, 0, blocks_.size());
 }
 

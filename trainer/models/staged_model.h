@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder-only language model.
+// A model that runs by stages: what embeds a batch, blocks, and what a task has behind them.
 // Names:  named_parameters() has the names of transformers, in the order of first use in Forward. A
 //         tied head is no parameter of its own. There are no buffers.
 // Memory: parameters are empty tensors of the options given: on the meta device they take none, and
@@ -21,108 +21,26 @@
 #include "trainer/families/model_spec.h"
 #include "trainer/families/vocabulary_cut.h"
 #include "trainer/layer_set.h"
+#include "trainer/models/batch.h"
+#include "trainer/models/batch_loss.h"
 #include "trainer/models/recompute.h"
 #include "trainer/models/row_documents.h"
 
 namespace gemini::trainer {
 
-// The numbers of a batch's loss.
-struct LossValues {
-  double total = 0;  // What is learned from.
-  double cross_entropy = 0;
-  std::optional<double> router = {};  // The routers' loss, where the total includes it.
-  int64_t labels = 0;                 // The cross entropy is their mean.
-};
-
-// Adds up the losses of batches, whose numbers of labels may differ, to that of all of them. The
-// mean of their means would be another one. Its bytes may be sent to another rank.
-class LossSum {
- public:
-  // Adds a batch of `rows` rows.
-  void Add(const LossValues& batch, int64_t rows);
-  void Add(const LossSum& other);
-
-  // Returns the mean cross entropy of all labels, and the routers' losses as the mean of all rows.
-  // NaN without a label.
-  LossValues Mean() const;
-
- private:
-  double cross_entropies_ = 0;  // The sum over all labels.
-  int64_t labels_ = 0;
-  // These are sums over all rows.
-  double beside_ = 0;  // What the totals have beside the cross entropies.
-  std::optional<double> routers_ = {};
-  int64_t rows_ = 0;
-};
-
-// What a batch is to predict. As with transformers, a label stands where its token does, and is
-// predicted from the tokens before it; the model shifts them.
-struct Labels {
-  torch::Tensor ids;  // int64 [batch, sequence]. A negative one is not to be predicted.
-  int64_t count = 0;  // How many of them are predicted: not negative, and not the first of a row.
-
-  // Returns those by which every token but the first of a row is predicted.
-  static Labels AllOf(const torch::Tensor& tokens) {
-    return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
-  }
-  // Returns those of the first `rows` rows: nothing of the others is predicted.
-  static Labels OfFirst(const torch::Tensor& tokens, int64_t rows) {
-    Labels labels = AllOf(tokens.narrow(0, 0, rows));
-    if (rows == tokens.size(0)) return labels;
-    labels.ids = tokens.clone();
-    labels.ids.narrow(0, rows, tokens.size(0) - rows).fill_(-1);
-    return labels;
-  }
-};
-
-// A batch as a model takes it.
-struct TokenBatch {
-  torch::Tensor tokens;  // int64 [batch, sequence].
-  Labels labels;
-  SharedDocuments documents = {};  // The rows have these.
-};
-
-// What backward multiplies the parts of a batch's loss by.
-struct LossFactors {
-  double token = 1;   // For the cross entropy of each label.
-  double router = 1;  // For the routers' loss of the batch.
-
-  // Returns those by which a step learns from `scale` times its mean loss: the mean over all of its
-  // `labels`, > 0, and over the routers' losses of its micro-batches. The mean of micro-batches'
-  // means would be another one where some have fewer labels.
-  static LossFactors OfStep(double scale, int64_t labels, int64_t micro_batches) {
-    return {scale / static_cast<double>(labels), scale / static_cast<double>(micro_batches)};
-  }
-};
-
-// The loss of a batch, in fp32: the mean cross entropy of predicting each label from the tokens
-// before it, and of some models a part of the routers' loss.
-struct BatchLoss {
-  torch::Tensor sum;          // Of the cross entropies; of no dimension, as the next.
-  int64_t count = 0;          // Of the labels; 0 for rows of one token.
-  torch::Tensor router = {};  // Undefined where the total does not include it.
-  double router_coefficient = 0;
-
-  // Reads the numbers; on a GPU that waits for them. NaN without a label.
-  LossValues Values() const;
-  // The same in the graph.
-  torch::Tensor Total() const;
-  // Adds the gradient of the sum and of the routers' part, each times its factor, to .grad of the
-  // parameters.
-  void Backward(const LossFactors& factors) const;
-};
-
 class StagedModel : public torch::nn::Module {
  public:
-  // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
-  // width], or to a part of each sequence of it (trainer/layer_set.h); ContextOf makes from that
-  // what all blocks read of the batch; the blocks follow; Head maps the hidden tensor of the last
-  // block to logits. In place of them LossOf gives the loss, with which backward costs the least if
-  // it is told its factors.
-  virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
+  // The stages of Forward. Embed maps a batch, of which it reads no labels, to the input of the
+  // first block [batch, sequence, width], or to a part of each sequence of it
+  // (trainer/layer_set.h); ContextOf makes from that what all blocks read of the batch; the blocks
+  // follow; Head maps the hidden tensor of the last block to logits. In place of them LossOf gives
+  // the loss, with which backward costs the least if it is told its factors. Both take the batch's
+  // context, for they may run when another batch has begun.
+  virtual torch::Tensor Embed(const TokenBatch& batch) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
-  virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
-  virtual BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& factors) = 0;
+  virtual torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) = 0;
+  virtual BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
+                           const LossFactors& factors) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
   // Says whether backwards from now on are of a step's last micro-batch: what is done once a step,
   // a model of several ranks does in these. They are at first.
@@ -143,18 +61,18 @@ class StagedModel : public torch::nn::Module {
   // Returns what leaves block `end` - 1 for what enters block `begin`.
   Stream ForwardBlocks(Stream stream, const BatchContext& context, size_t begin, size_t end) const;
 
-  // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
-  // [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode only.
-  torch::Tensor Forward(const torch::Tensor& tokens);
+  // Returns the logits of the task's head (trainer/models/task_head.h) for tokens [batch, sequence]
+  // int64, each in [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode
+  // only.
+  torch::Tensor Forward(const torch::Tensor& tokens) { return Forward({.tokens = tokens}); }
+  // The same of a batch with types, without its documents, which are those that are set.
+  torch::Tensor Forward(const TokenBatch& batch);
 
   // Returns the loss of transformers, without logits for all tokens. `factors`: what backward will
   // be given.
   BatchLoss Losses(const torch::Tensor& tokens, const Labels& labels, const LossFactors& factors);
   // The same of a batch with its documents, which are set.
-  BatchLoss Losses(const TokenBatch& batch, const LossFactors& factors) {
-    set_documents(batch.documents);
-    return Losses(batch.tokens, batch.labels, factors);
-  }
+  BatchLoss Losses(const TokenBatch& batch, const LossFactors& factors);
   // The same, with labels equal to the inputs.
   BatchLoss Losses(const torch::Tensor& tokens, const LossFactors& factors) {
     return Losses(tokens, Labels::AllOf(tokens), factors);
@@ -188,8 +106,8 @@ class StagedModel : public torch::nn::Module {
   std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
 
  private:
-  // Returns what leaves the last block.
-  Stream EmbedAndForward(const torch::Tensor& tokens);
+  // Returns what leaves the last block, and sets `context` to that of the batch.
+  Stream EmbedAndForward(const TokenBatch& batch, BatchContext& context);
 
   bool recompute_ = false;
   DropoutDraw dropout_draw_;

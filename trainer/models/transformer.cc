@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "ATen/ops/arange.h"
-#include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
+#include "trainer/models/classifier_head.h"
 #include "trainer/models/counter_dropout.h"
 #include "trainer/models/experts.h"
 #include "trainer/models/feed_forward.h"
@@ -20,13 +21,14 @@
 namespace gemini::trainer {
 namespace {
 
-constexpr int64_t kNoLabel = -1;  // It counts for nothing.
-
-// The sites of dropout: the embedding, and in each block three. A site's number says which elements
-// it drops, so it never changes.
+// The sites of dropout: the embedding, in each block three, and behind the blocks the head. The
+// number of a site says which elements it drops, so it never changes.
 constexpr int64_t kEmbeddingSite = 0;
 enum class BlockSite { kAttentionWeights, kAttentionOut, kFeedOut };
 int64_t SiteOf(int64_t block, BlockSite site) { return 1 + 3 * block + static_cast<int64_t>(site); }
+int64_t SiteOfHead(const ModelSpec& spec) {
+  return SiteOf(spec.num_blocks, BlockSite::kAttentionWeights);
+}
 
 // Drops elements of hidden states, or of their rows, as of [batch, sequence, width], of which x is
 // a part. It is a part of each sequence's tokens, or it is one of sequences and of the width.
@@ -188,6 +190,7 @@ class TransformerBlock : public Block {
     const torch::Tensor attended = attention_out_->Forward(attend_->Forward(
         parts[0], parts[1], parts[2], context.angles[kind_],
         {.scale = attention.scales_query ? 1.0 : scale_,
+         .causal = attention.causal,
          .window = spec_.kinds[kind_].window,
          .soft_cap = attention.soft_cap,
          .dropout = MaskOf(context.dropout, SiteOf(index_, BlockSite::kAttentionWeights),
@@ -274,6 +277,10 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
   token_embedding_ =
       AddModule(*this, names.token_embedding,
                 layers.TokenEmbedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
+  if (spec.num_token_types > 0) {
+    type_embedding_ = AddModule(*this, names.type_embedding,
+                                layers.PositionEmbedding(spec.num_token_types, spec.width));
+  }
   if (spec.positions.has_value()) {
     position_embedding_ = AddModule(*this, names.position_embedding,
                                     layers.PositionEmbedding(spec.positions->rows, spec.width));
@@ -281,6 +288,9 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
   if (spec.has_projections()) {
     project_in_ = AddModule(*this, names.project_in,
                             layers.Linear({spec.embedding_width, spec.width}, Role::kProjectIn));
+  }
+  if (spec.embedding_norm) {
+    embedding_norm_ = AddModule(*this, names.embedding_norm, layers.Norm(spec.norm, spec.width));
   }
   for (int64_t i = 0; i < spec.num_blocks; ++i) {
     blocks_.push_back(AddModule(*this, absl::StrCat(names.blocks, ".", i),
@@ -293,12 +303,13 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
     project_out_ = AddModule(*this, names.project_out,
                              layers.Linear({spec.width, spec.embedding_width}, Role::kProjectOut));
   }
-  head_ = layers.Head({.vocabulary = spec.vocab_size,
-                       .width = spec.embedding_width,
-                       .logit_scale = spec.logit_scale,
-                       .logit_soft_cap = spec.logit_soft_cap},
-                      spec.tied_head ? token_embedding_ : nullptr);
-  if (!spec.tied_head) AddModule(*this, names.head, head_);
+  if (spec.task.kind == TaskKind::kSequenceClassification) {
+    head_ = std::make_unique<ClassifierHead>(*this, spec, layers, SiteOfHead(spec));
+    return;
+  }
+  auto token_head = std::make_unique<TokenHead>(*this, spec, layers, token_embedding_);
+  token_head_ = token_head.get();
+  head_ = std::move(token_head);
 }
 
 torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
@@ -314,17 +325,24 @@ torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
   return spec_.positions->for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
 }
 
-torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
+torch::Tensor Transformer::Embed(const TokenBatch& batch) {
+  const torch::Tensor& tokens = batch.tokens;
   // One after the other: the order of first use is the order of the parameters.
   torch::Tensor embedded = token_embedding_->Forward(tokens);
   if (spec_.embedding_scale != 1) {
     embedded = embedded * torch::scalar_tensor(spec_.embedding_scale, embedded.options());
   }
+  if (type_embedding_) {
+    const torch::Tensor types =
+        batch.types.defined() ? batch.types : at::zeros(tokens.sizes(), tokens.options());
+    embedded = embedded + type_embedding_->Forward(types);
+  }
   torch::Tensor placed;
   if (position_embedding_) placed = position_embedding_->Forward(PositionRows(tokens));
   if (project_in_) embedded = project_in_->Forward(embedded);
   if (position_embedding_) embedded = embedded + placed;
-  placed.reset();  // Before dropout takes memory.
+  placed.reset();  // Before norm and dropout take memory.
+  if (embedding_norm_) embedded = embedding_norm_->Forward(embedded);
   return DropFromPart(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout), part_,
                       tokens.size(1));
 }
@@ -343,25 +361,23 @@ BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
   return context;
 }
 
-torch::Tensor Transformer::Finish(torch::Tensor hidden) const {
+HeadInput Transformer::Finish(torch::Tensor hidden, const BatchContext& context) const {
   if (final_norm_) hidden = final_norm_->Forward(hidden);
   if (project_out_) hidden = project_out_->Forward(hidden);
-  return hidden;
+  return {std::move(hidden), context.documents, context.dropout};
 }
 
-torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
-  return head_->Logits(Finish(hidden));
+torch::Tensor Transformer::Head(const torch::Tensor& hidden, const BatchContext& context) {
+  return head_->Logits(Finish(hidden, context));
 }
 
-BatchLoss Transformer::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
-  // The labels are shifted and padded, and not the hidden states cut: that would copy them. The
-  // longer ones are released at once.
-  const torch::Tensor next =
-      at::constant_pad_nd(labels.ids, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).contiguous();
-  BatchLoss loss = {.sum = {}, .count = labels.count};
-  loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)), next, factors.token);
+BatchLoss Transformer::LossOf(Stream last, const BatchContext& context, const Labels& labels,
+                              const LossFactors& factors) {
+  BatchLoss loss = head_->LossOf(Finish(std::move(last.hidden), context), labels, factors);
   if (last.router_sums.defined()) {
-    loss.router = RouterLoss(head_->RouterSums(last.router_sums), *spec_.experts);
+    const torch::Tensor sums =
+        token_head_ != nullptr ? token_head_->RouterSums(last.router_sums) : last.router_sums;
+    loss.router = RouterLoss(sums, *spec_.experts);
     loss.router_coefficient = *spec_.experts->router_loss_coefficient;
   }
   return loss;

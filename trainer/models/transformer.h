@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of any ModelSpec: embeddings, equal blocks of attention and a feed-forward part, and a
-// head.
+// The model of any ModelSpec: embeddings, equal blocks of attention and a feed-forward part, and
+// the head of a task.
 // Source: Vaswani et al., "Attention Is All You Need", arXiv:1706.03762; what families do otherwise
 //         is in trainer/families/.
 #pragma once
@@ -10,6 +10,8 @@
 #include "trainer/families/model_spec.h"
 #include "trainer/layer_set.h"
 #include "trainer/models/staged_model.h"
+#include "trainer/models/task_head.h"
+#include "trainer/models/token_head.h"
 
 namespace gemini::trainer {
 
@@ -17,14 +19,15 @@ class Transformer : public StagedModel {
  public:
   // Asks `layers` for the layers, and does not keep it. Throws c10::Error.
   Transformer(const ModelSpec& spec, LayerSet& layers);
-  torch::Tensor Embed(const torch::Tensor& tokens) override;
+  torch::Tensor Embed(const TokenBatch& batch) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
-  torch::Tensor Head(const torch::Tensor& hidden) override;
-  BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& factors) override;
+  torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) override;
+  BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
+                   const LossFactors& factors) override;
 
  private:
-  // Returns the hidden states that the head takes, for the output of the last block.
-  torch::Tensor Finish(torch::Tensor hidden) const;
+  // Returns what the head takes, for the output of the last block.
+  HeadInput Finish(torch::Tensor hidden, const BatchContext& context) const;
   // Returns the rows of the position table for tokens [batch, sequence], as int64. The table must
   // exist. The shape is [batch, sequence] if there are documents or
   // spec.positions->for_each_sequence, or [1, sequence].
@@ -33,11 +36,14 @@ class Transformer : public StagedModel {
   const ModelSpec spec_;
   const HiddenPart part_;
   std::shared_ptr<VocabularyTable> token_embedding_;
-  std::shared_ptr<Layer> position_embedding_;  // Null without a table.
-  std::shared_ptr<Layer> project_in_;          // Null without projections.
-  std::shared_ptr<Layer> final_norm_;          // Null without one.
-  std::shared_ptr<Layer> project_out_;         // Null without projections.
-  std::shared_ptr<HeadAndLoss> head_;          // No child when tied to the token embedding.
+  std::shared_ptr<Layer> type_embedding_;  // Null without a table, as the next.
+  std::shared_ptr<Layer> position_embedding_;
+  std::shared_ptr<Layer> embedding_norm_;  // Null without one.
+  std::shared_ptr<Layer> project_in_;      // Null without projections.
+  std::shared_ptr<Layer> final_norm_;      // Null without one.
+  std::shared_ptr<Layer> project_out_;     // Null without projections.
+  std::unique_ptr<TaskHead> head_;
+  const TokenHead* token_head_ = nullptr;  // The same, where it predicts tokens.
 };
 
 }  // namespace gemini::trainer

@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
     model.set_documents(batch.documents);
-    const torch::Tensor embedded = model.Embed(batch.tokens);
+    const torch::Tensor embedded = model.Embed(batch);
     // Frozen embeddings have no graph.
     embeddings.push_back(embedded.requires_grad() ? torch::autograd::impl::gradient_edge(embedded)
                                                   : torch::autograd::Edge());
@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   for (size_t i = 0; i < count; ++i) {
     model.set_last_micro_batch(i + 1 == count);
     const Stream leaves = Leaves(std::exchange(streams[i], {}));
-    const BatchLoss loss = model.LossOf(leaves, micro_batches[i].labels, factors);
+    const BatchLoss loss = model.LossOf(leaves, contexts[i], micro_batches[i].labels, factors);
     losses.push_back(loss.Values());
     GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back().total));
     loss.Backward(factors);

@@ -207,7 +207,7 @@ void GatheredModel::train(bool on) {
   whole_->train(on);
 }
 
-torch::Tensor GatheredModel::Embed(const torch::Tensor& tokens) {
+torch::Tensor GatheredModel::Embed(const TokenBatch& batch) {
   if (not_embedded_ == 0) Begin(1, /*by_stages=*/false);
   --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());
@@ -218,7 +218,7 @@ torch::Tensor GatheredModel::Embed(const torch::Tensor& tokens) {
   embeddings_ = unit.Views(again ? UnitUse::kAgain : UnitUse::kOnce);
   layers_.front().Use(embeddings_);
   GatherAhead(1);
-  const torch::Tensor hidden = whole_->Embed(tokens);
+  const torch::Tensor hidden = whole_->Embed(batch);
   layers_.front().PutBack();
   unit.Release();
   if (!spec_.tied_head || by_stages_) embeddings_.clear();
@@ -263,12 +263,13 @@ auto GatheredModel::WithHead(const Compute& compute) {
   return result;
 }
 
-torch::Tensor GatheredModel::Head(const torch::Tensor& hidden) {
-  return WithHead([&] { return whole_->Head(hidden); });
+torch::Tensor GatheredModel::Head(const torch::Tensor& hidden, const BatchContext& context) {
+  return WithHead([&] { return whole_->Head(hidden, context); });
 }
 
-BatchLoss GatheredModel::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
-  return WithHead([&] { return whole_->LossOf(std::move(last), labels, factors); });
+BatchLoss GatheredModel::LossOf(Stream last, const BatchContext& context, const Labels& labels,
+                                const LossFactors& factors) {
+  return WithHead([&] { return whole_->LossOf(std::move(last), context, labels, factors); });
 }
 
 }  // namespace gemini::trainer

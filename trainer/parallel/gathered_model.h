@@ -68,10 +68,11 @@ class GatheredModel final : public StagedModel {
       const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
       const std::optional<PipelinePlace>& place = {});
 
-  torch::Tensor Embed(const torch::Tensor& tokens) override;
+  torch::Tensor Embed(const TokenBatch& batch) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
-  torch::Tensor Head(const torch::Tensor& hidden) override;
-  BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& factors) override;
+  torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) override;
+  BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
+                   const LossFactors& factors) override;
   void train(bool on = true) override;
   void set_last_micro_batch(bool is_last) override;
   void BeginMicroBatches(int64_t count) override;

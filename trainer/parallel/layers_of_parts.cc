@@ -42,7 +42,7 @@ Tensor HeadsOfPart::Forward(const Tensor& query, const Tensor& key, const Tensor
   own.first_head = heads_.index * (all_heads_ / heads_.count);
   own.all_heads = all_heads_;
   own.first_sequence = sequences_.index * query.size(0);
-  return CausalAttention(query, key, value, angles, own);
+  return SelfAttention(query, key, value, angles, own);
 }
 
 }  // namespace gemini::trainer

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/parallel/sequence_check.h"
 #include "trainer/parallel/sequence_layers.h"
@@ -46,11 +48,23 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
                                                    : PlanOf2d(grid, place, lines));
 }
 
+// The layers that ranks share are those of models that predict the next token.
+absl::Status CheckIsCausal(absl::string_view key, const ModelSpec& spec) {
+  if (spec.attention.causal && spec.task.kind == TaskKind::kCausal) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(key, " shares no layers of the task ",
+                                               NameOf(spec.task.kind),
+                                               " among ranks: use --zero, which does"));
+}
+
 }  // namespace
 
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
+  if (layout.sequence().sharing != SequenceSharing::kNone) {
+    GEMINI_RETURN_IF_ERROR(CheckIsCausal("--sequence-parallel", spec));
+  }
+  if (grid.num_ranks() > 1) GEMINI_RETURN_IF_ERROR(CheckIsCausal("--tensor", spec));
   const bool is_line = grid.mode() == policies::TensorMode::k1d || grid.num_ranks() == 1;
   if (!is_line) return CheckTensorGrid(spec, grid, batch);
   GEMINI_RETURN_IF_ERROR(CheckTensor1d(spec, grid.num_ranks()));

@@ -169,10 +169,11 @@ void PipelineStage::DropSent(bool waits) {
   }
 }
 
-Stream PipelineStage::RunBlocks(int64_t stage, const TokenBatch& batch, Stream input) {
+Stream PipelineStage::RunBlocks(int64_t stage, const TokenBatch& batch, Stream input,
+                                BatchContext& context) {
   model_.set_documents(batch.documents);
-  if (stage == 0) input.hidden = model_.Embed(batch.tokens);
-  const BatchContext context = model_.ContextOf(input.hidden);
+  if (stage == 0) input.hidden = model_.Embed(batch);
+  context = model_.ContextOf(input.hidden);
   const ModelStages::Blocks& blocks = model_.place().stages.blocks(stage);
   return model_.ForwardBlocks(std::move(input), context, static_cast<size_t>(blocks.begin),
                               static_cast<size_t>(blocks.end));
@@ -191,7 +192,8 @@ absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& ste
     kept.input.hidden = Leaf(received.hidden);
     if (received.router_sums.defined()) kept.input.router_sums = Leaf(received.router_sums);
   }
-  Stream output = RunBlocks(stage, batch, kept.input);
+  BatchContext context;
+  Stream output = RunBlocks(stage, batch, kept.input, context);
   if (!IsLast(stage)) {
     // The tensors themselves would keep their memory.
     for (const Tensor& tensor : TensorsOf(output)) {
@@ -200,7 +202,7 @@ absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& ste
     Send(task, output);
     return absl::OkStatus();
   }
-  kept.loss = model_.LossOf(std::move(output), batch.labels, step.factors);
+  kept.loss = model_.LossOf(std::move(output), context, batch.labels, step.factors);
   losses.push_back(kept.loss->Values());
   return step.check(task.micro_batch, losses.back().total);
 }
@@ -260,9 +262,10 @@ LossValues PipelineStage::Evaluate(const TokenBatch& batch) {
     const PipelineTask task = {.kind = Kind::kForward, .chunk = static_cast<int>(chunk)};
     BeginReceive(task, batch.tokens);
     const int64_t stage = StageOf(task);
-    Stream output = RunBlocks(stage, batch, stage > 0 ? TakeReceived() : Stream());
+    BatchContext context;
+    Stream output = RunBlocks(stage, batch, stage > 0 ? TakeReceived() : Stream(), context);
     if (IsLast(stage)) {
-      loss = model_.LossOf(std::move(output), batch.labels, LossFactors()).Values();
+      loss = model_.LossOf(std::move(output), context, batch.labels, LossFactors()).Values();
     } else {
       Send(task, output);
     }

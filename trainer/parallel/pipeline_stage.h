@@ -107,8 +107,8 @@ class PipelineStage {
   void Send(const policies::PipelineTask& task, const Stream& stream);
   // Drops what has arrived; waits for all that is left if `waits`.
   void DropSent(bool waits);
-  // Runs the blocks of a stage for what enters it.
-  Stream RunBlocks(int64_t stage, const TokenBatch& batch, Stream input);
+  // Runs the blocks of a stage for what enters it, and sets `context` to that of the batch.
+  Stream RunBlocks(int64_t stage, const TokenBatch& batch, Stream input, BatchContext& context);
   absl::Status RunForward(const policies::PipelineTask& task, const Step& step,
                           std::vector<LossValues>& losses);
   void RunBackward(const policies::PipelineTask& task, const Step& step);

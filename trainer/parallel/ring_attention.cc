@@ -146,6 +146,7 @@ std::vector<TokenSlice> SlicesOfPart(const EqualPart& part, bool zigzag, int64_t
 Tensor RingAttention(const Tensor& query, const Tensor& key, const Tensor& value,
                      const RowAttentionOptions& options, const RankLine& line, bool zigzag) {
   TORCH_CHECK_NOT_IMPLEMENTED(options.documents == nullptr, "a ring of rows with documents");
+  TORCH_CHECK_NOT_IMPLEMENTED(options.causal, "a ring of attention that is not causal");
   return RingAttentionFunction::apply(query, key, value, options, line, zigzag);
 }
 

@@ -78,7 +78,7 @@ class UlyssesAttention : public HeadAttention {
     RowAttentionOptions of_heads = options;
     of_heads.first_head = first_head_ + line_.place() * own[0].size(2);
     of_heads.all_heads = all_heads_;
-    return WholeWidth(CausalAttention(own[0], own[1], own[2], angles, of_heads), line_);
+    return WholeWidth(SelfAttention(own[0], own[1], own[2], angles, of_heads), line_);
   }
 
  private:

@@ -84,8 +84,9 @@ void LogDifferences(const HfCheckpoint& source, bool fresh) {
     LogWarning(absl::StrCat(source.directory(), " has a head of another task, which is left out: ",
                             ShortList(source.left_out())));
   }
-  if (fresh && source.makes_head()) {
-    LogWarning(absl::StrCat(source.directory(), " has no ", source.config().spec.files.head,
+  if (fresh && !source.made_heads().empty()) {
+    LogWarning(absl::StrCat(source.directory(), " has no ", ShortList(source.made_heads()),
+                            " for the task ", NameOf(source.config().spec.task.kind),
                             ": it starts with random values made from --seed"));
   }
 }
@@ -276,8 +277,11 @@ absl::Status TrainingRun::OpenInputs() {
     GEMINI_RETURN_IF_ERROR(
         CheckStepIsTheSame(config_, resumed_->state, layout_.num_data(), layout_.num_ranks()));
   }
-  GEMINI_ASSIGN_OR_RETURN(source_,
-                          HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed)));
+  TaskWish wish = {.name = config_.task};
+  GEMINI_ASSIGN_OR_RETURN(const TaskSpec of_data, TrainingData::TaskOf(config_.data));
+  if (!of_data.predicts_tokens()) wish.labels = of_data;
+  GEMINI_ASSIGN_OR_RETURN(
+      source_, HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed), wish));
   if (ranks_.is_first()) LogDifferences(*source_, /*fresh=*/!resumed_.has_value());
   GEMINI_ASSIGN_OR_RETURN(data_, OpenData("--data", config_.data, spec(), config_));
   if (resumed_.has_value()) {

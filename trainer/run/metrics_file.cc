@@ -111,7 +111,9 @@ std::string ToJson(const StepMetrics& metrics) {
 std::string ToJson(const EvalMetrics& metrics) {
   Json line = {{"step", metrics.step}, {"eval_loss", metrics.eval_loss}};
   if (metrics.eval_router_loss.has_value()) line["eval_router_loss"] = *metrics.eval_router_loss;
-  line["eval_perplexity"] = metrics.eval_perplexity;
+  for (const TaskMetric& metric : metrics.of_task) {
+    line[absl::StrCat("eval_", metric.name)] = metric.value;
+  }
   if (metrics.expert_fetch_bytes.has_value()) {
     line["expert_fetch_bytes"] = *metrics.expert_fetch_bytes;
   }

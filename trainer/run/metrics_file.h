@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@
 #include "client/session/training_stats.h"
 #include "client/update/optimizer_spec.h"
 #include "gemini/system/unique_fd.h"
+#include "trainer/tasks/task_metrics.h"
 
 namespace gemini::trainer {
 
@@ -34,7 +36,7 @@ struct StepMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   double eval_loss = 0;
-  double eval_perplexity = 0;  // Of the cross entropy alone.
+  std::vector<TaskMetric> of_task = {};
   std::optional<double> eval_router_loss = {};
   std::optional<int64_t> expert_fetch_bytes = {};  // To DEVICE, where experts were routed.
 };

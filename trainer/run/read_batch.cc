@@ -2,6 +2,7 @@
 #include "trainer/run/read_batch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -10,43 +11,127 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/tasks/masking.h"
 
 namespace gemini::trainer {
+namespace {
+
+// Values outside of Torch's allocator, which a tensor keeps.
+template <typename T>
+struct OutsideTensor {
+  explicit OutsideTensor(size_t count) : values(std::make_shared<std::vector<T>>(count)) {}
+
+  torch::Tensor On(torch::Device device, const std::vector<int64_t>& sizes) const {
+    return at::from_blob(
+               values->data(), sizes, /*deleter=*/[kept = values](void*) {},
+               torch::dtype(c10::CppTypeToScalarType<T>::value))
+        .to(device);
+  }
+
+  std::shared_ptr<std::vector<T>> values;
+};
+
+// Reads a row of examples; `place`: among those that are read. Returns how many are predicted.
+absl::StatusOr<int64_t> ReadExample(const ExampleData& data, int64_t row, int64_t place,
+                                    const RowMasks& masks, absl::Span<int64_t> tokens,
+                                    absl::Span<int64_t> labels) {
+  GEMINI_RETURN_IF_ERROR(data.Read(row, tokens, labels));
+  if (data.rows().task() != TaskKind::kMasked) {
+    return std::ranges::count_if(labels, [](int64_t label) { return label >= 0; });
+  }
+  return MaskTokensOfRow({masks.seed, masks.first_row + place, masks.is_evaluation},
+                         {data.mask_token(), masks.vocab_size}, tokens, labels);
+}
+
+// Reads the labels of the first `num_labeled` rows; the others get none.
+absl::StatusOr<Labels> ReadLabels(const LabeledData& data, absl::Span<const int64_t> rows,
+                                  int64_t num_labeled, torch::Device device) {
+  const TaskSpec& task = data.task();
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const bool is_single = task.problem == ProblemType::kSingleLabel;
+  const int64_t width = is_single ? 1 : task.num_labels;
+  OutsideTensor<float> numbers(static_cast<size_t>(num_rows * width));
+  std::ranges::fill(*numbers.values, std::nanf(""));
+  auto next = numbers.values->begin();
+  for (const int64_t row : rows.first(static_cast<size_t>(num_labeled))) {
+    GEMINI_ASSIGN_OR_RETURN(const std::vector<float> of_row, data.ReadLabels(row));
+    next = std::ranges::copy(of_row, next).out;
+  }
+  Labels labels = {.values = {}, .count = num_labeled * width};
+  if (!is_single) {
+    labels.values = numbers.On(device, {num_rows, width});
+    return labels;
+  }
+  OutsideTensor<int64_t> classes(rows.size());
+  std::ranges::transform(*numbers.values, classes.values->begin(), [](float number) {
+    return std::isnan(number) ? -1 : static_cast<int64_t>(number);
+  });
+  labels.values = classes.On(device, {num_rows});
+  return labels;
+}
+
+}  // namespace
 
 absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
-                                     int64_t num_labeled, torch::Device device) {
+                                     int64_t num_labeled, const RowMasks& masks,
+                                     torch::Device device) {
   const auto length = static_cast<size_t>(data.sequence_tokens());
   const std::vector<int64_t> sizes = {static_cast<int64_t>(rows.size()), data.sequence_tokens()};
-  const torch::TensorOptions options = torch::dtype(torch::kInt64);
-  const torch::Tensor tokens = at::empty(sizes, options);
-  const auto labels = std::make_shared<std::vector<int64_t>>();
-  if (!data.labels_all()) labels->resize(rows.size() * length);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto of_row = [&](int64_t* values) {
-      return absl::MakeSpan(values + i * length, length);
-    };
-    GEMINI_RETURN_IF_ERROR(
-        data.Read(rows[i], of_row(tokens.mutable_data_ptr<int64_t>()),
-                  data.labels_all() ? absl::Span<int64_t>() : of_row(labels->data())));
-  }
-  TokenBatch batch = {.tokens = tokens.to(device), .labels = {}};
-  if (data.has_documents()) {
-    RowDocuments documents;
-    for (const int64_t row : rows) {
-      GEMINI_ASSIGN_OR_RETURN(documents.lengths.emplace_back(), data.ReadDocuments(row));
+  const auto of_row = [length](size_t row, int64_t* values) {
+    return absl::MakeSpan(values + row * length, length);
+  };
+  const torch::Tensor tokens = at::empty(sizes, torch::dtype(torch::kInt64));
+  auto* const ids = tokens.mutable_data_ptr<int64_t>();
+  TokenBatch batch;
+  if (const ExampleData* const examples = data.examples()) {
+    const OutsideTensor<int64_t> labels(rows.size() * length);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      GEMINI_ASSIGN_OR_RETURN(const int64_t count,
+                              ReadExample(*examples, rows[i], static_cast<int64_t>(i), masks,
+                                          of_row(i, ids), of_row(i, labels.values->data())));
+      if (static_cast<int64_t>(i) < num_labeled) batch.labels.count += count;
     }
-    batch.documents = std::make_shared<RowDocuments>(std::move(documents));
-  }
-  if (data.labels_all()) {
+    std::fill(labels.values->begin() + num_labeled * data.sequence_tokens(), labels.values->end(),
+              -1);
+    batch.labels.values = labels.On(device, sizes);
+    batch.tokens = tokens.to(device);
+  } else if (const LabeledData* const labeled = data.labeled()) {
+    const OutsideTensor<int64_t> types(labeled->has_types() ? rows.size() * length : 0);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      GEMINI_RETURN_IF_ERROR(labeled->Read(
+          rows[i], of_row(i, ids),
+          labeled->has_types() ? of_row(i, types.values->data()) : absl::Span<int64_t>()));
+    }
+    if (labeled->has_types()) batch.types = types.On(device, sizes);
+    GEMINI_ASSIGN_OR_RETURN(batch.labels, ReadLabels(*labeled, rows, num_labeled, device));
+    batch.tokens = tokens.to(device);
+  } else {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      GEMINI_RETURN_IF_ERROR(data.text().Read(rows[i], of_row(i, ids)));
+    }
+    batch.tokens = tokens.to(device);
     batch.labels = Labels::OfFirst(batch.tokens, num_labeled);
-    return batch;
   }
-  std::fill(labels->begin() + num_labeled * data.sequence_tokens(), labels->end(), -1);
-  batch.labels.count = std::ranges::count_if(*labels, [](int64_t label) { return label >= 0; });
-  const torch::Tensor ids = at::from_blob(
-      labels->data(), sizes, /*deleter=*/[labels](void*) {}, options);
-  batch.labels.ids = ids.to(device);
+  if (!data.has_documents()) return batch;
+  RowDocuments documents;
+  for (const int64_t row : rows) {
+    GEMINI_ASSIGN_OR_RETURN(documents.lengths.emplace_back(), data.ReadDocuments(row));
+  }
+  batch.documents = std::make_shared<RowDocuments>(std::move(documents));
   return batch;
+}
+
+absl::StatusOr<int64_t> CountLabels(const TrainingData& data, int64_t row, const RowMasks& masks) {
+  if (const LabeledData* const labeled = data.labeled()) {
+    const TaskSpec& task = labeled->task();
+    return task.problem == ProblemType::kSingleLabel ? 1 : task.num_labels;
+  }
+  const ExampleData* const examples = data.examples();
+  if (examples == nullptr) return data.sequence_tokens() - 1;
+  if (data.task().kind != TaskKind::kMasked) return examples->CountAnswers(row);
+  std::vector<int64_t> tokens(static_cast<size_t>(data.sequence_tokens())), labels(tokens.size());
+  return ReadExample(*examples, row, /*place=*/0, masks, absl::MakeSpan(tokens),
+                     absl::MakeSpan(labels));
 }
 
 }  // namespace gemini::trainer

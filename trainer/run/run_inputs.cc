@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gemini/byte_size.h"
@@ -58,6 +59,36 @@ std::vector<Input> InputsOf(const RunConfig& config) {
   return inputs;
 }
 
+// Data of another task, or with other labels than the model has.
+absl::Status CheckTask(absl::string_view key, const std::string& path, const TaskSpec& data,
+                       const TaskSpec& model) {
+  if (data.kind != model.kind) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", path, " is of the task ", NameOf(data.kind),
+                     ", and the model is to learn the task ", NameOf(model.kind), ": give --task ",
+                     NameOf(data.kind), ", or other data"));
+  }
+  if (model.predicts_tokens()) return absl::OkStatus();
+  const bool is_single = data.problem == ProblemType::kSingleLabel;
+  if (data.problem != model.problem || (!is_single && data.num_labels != model.num_labels)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", path, " has labels of ", NameOf(data.problem), ", ", data.num_labels,
+                     ", and the model has ", NameOf(model.problem), ", ", model.num_labels,
+                     ": prepare the data with this model's --problem"));
+  }
+  if (data.names.empty() || model.names.empty() || data.names == model.names) {
+    return absl::OkStatus();
+  }
+  const auto [ours, theirs] = std::ranges::mismatch(data.names, model.names);
+  return absl::InvalidArgumentError(absl::StrCat(
+      key, " ", path, " has ", data.names.size(), " labels, and the model has ", model.names.size(),
+      "; label ", ours - data.names.begin(), " is ",
+      ours == data.names.end() ? "missing" : absl::StrCat("'", absl::CHexEscape(*ours), "'"),
+      " there, and ",
+      theirs == model.names.end() ? "missing" : absl::StrCat("'", absl::CHexEscape(*theirs), "'"),
+      " in its config.json: prepare the data with --tokenizer of this model"));
+}
+
 // `what` names the sequence.
 absl::Status CheckSequence(absl::string_view what, int64_t sequence, const ModelSpec& spec) {
   if (sequence < 2) {
@@ -89,6 +120,15 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
   GEMINI_RETURN_IF_ERROR(CheckSequence(
       absl::StrCat(key, " ", path, ": a row of ", sequence, " tokens"), sequence, spec));
   config.sequence = sequence;
+  GEMINI_RETURN_IF_ERROR(CheckTask(key, path, data.task(), spec.task));
+  // A router's loss counts all tokens of a batch.
+  const bool takes_padding =
+      !spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value();
+  GEMINI_RETURN_IF_ERROR(data.CheckRows({.vocab_size = spec.vocab_size,
+                                         .num_token_types = spec.num_token_types,
+                                         .takes_padding = takes_padding,
+                                         .task = spec.task},
+                                        /*sees_padding=*/!spec.attention.causal));
   // Steps and evaluations are foretold alike, by what needs more memory.
   config.has_documents |= data.has_documents();
   if (data.has_documents() && config.sequence_parallel == "ring") {
@@ -96,10 +136,6 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
         key, " ", path, " has several documents in a row, which --sequence-parallel ring does not ",
         "keep apart: take ulysses, or prepare the data with --pad"));
   }
-  // A router's loss counts all tokens of a batch.
-  const bool takes_padding =
-      !spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value();
-  GEMINI_RETURN_IF_ERROR(data.CheckRows(spec.vocab_size, takes_padding));
   return data;
 }
 

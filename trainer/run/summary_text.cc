@@ -24,7 +24,8 @@ std::string SummaryText(const RunConfig& config, const TrainingSummary& summary)
   print(absl::StrFormat("Loss         %.4f at step 1, %.4f at the end", summary.first_loss,
                         summary.last_loss));
   if (summary.eval_loss.has_value()) {
-    print(absl::StrFormat("Evaluation   loss %.4f", *summary.eval_loss));
+    print(absl::StrFormat("Evaluation   loss %.4f%s", *summary.eval_loss,
+                          Describe(summary.eval_metrics)));
   }
   if (memory.device_budget_bytes > 0) {
     print(absl::StrCat("DEVICE       peak ", FormatByteSize(memory.device_peak_bytes),

@@ -84,7 +84,13 @@ class Loop {
   absl::StatusOr<LossFactors> FactorsOfStep() const;
   // Reads a batch, as ReadBatch does.
   absl::StatusOr<TokenBatch> Read(const TrainingData& data, absl::Span<const int64_t> rows,
-                                  int64_t num_labeled) const;
+                                  int64_t num_labeled, const RowMasks& masks) const;
+  // Returns what is hidden of rows of a masked task, from this one of the run on.
+  RowMasks MasksFrom(int64_t row) const {
+    return {.seed = static_cast<uint64_t>(config_.seed),
+            .vocab_size = parts_.source.config().spec.vocab_size,
+            .first_row = row};
+  }
   // Evaluates, if that is due at this step and was not completed.
   absl::Status Evaluate();
   // Makes room on DEVICE for the experts of an evaluation.
@@ -189,9 +195,9 @@ absl::Status Loop::Explain(const std::exception& error, absl::string_view what) 
 }
 
 absl::StatusOr<TokenBatch> Loop::Read(const TrainingData& data, absl::Span<const int64_t> rows,
-                                      int64_t num_labeled) const {
+                                      int64_t num_labeled, const RowMasks& masks) const {
   try {
-    return ReadBatch(data, rows, num_labeled, parts_.device);
+    return ReadBatch(data, rows, num_labeled, masks, parts_.device);
   } catch (const std::exception& error) {
     return Explain(error, "the batch");
   }
@@ -223,14 +229,15 @@ absl::StatusOr<TokenBatch> Loop::MicroBatch(int64_t micro_batch) const {
   const int64_t first = state_.sequences_taken + PlaceOf(micro_batch) * config_.batch;
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < config_.batch; ++i) rows.push_back(order_.At(first + i));
-  return Read(parts_.data, rows, config_.batch);
+  return Read(parts_.data, rows, config_.batch, MasksFrom(first));
 }
 
 absl::StatusOr<LossFactors> Loop::FactorsOfStep() const {
+  const int64_t first = state_.sequences_taken;
   int64_t num_labels = 0;
   for (int64_t i = 0; i < config_.batch * num_micro_batches(); ++i) {
     GEMINI_ASSIGN_OR_RETURN(const int64_t of_row,
-                            parts_.data.CountLabels(order_.At(state_.sequences_taken + i)));
+                            CountLabels(parts_.data, order_.At(first + i), MasksFrom(first + i)));
     num_labels += of_row;
   }
   return LossFactors::OfStep(loss_scale(), num_labels, num_micro_batches());
@@ -443,7 +450,9 @@ absl::Status Loop::Evaluate() {
       std::vector<int64_t> rows(static_cast<size_t>((count + parts - 1) / parts * parts),
                                 first + count - 1);
       std::iota(rows.begin(), rows.begin() + count, first);
-      GEMINI_ASSIGN_OR_RETURN(const TokenBatch batch, Read(data, rows, count));
+      RowMasks masks = MasksFrom(first);
+      masks.is_evaluation = true;
+      GEMINI_ASSIGN_OR_RETURN(const TokenBatch batch, Read(data, rows, count, masks));
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store,
                              absl::StrCat("eval", routed ? "-routed" : "",
@@ -488,11 +497,12 @@ absl::Status Loop::Evaluate() {
   metrics.step = state_.step;
   metrics.eval_loss = mean.total;
   metrics.eval_router_loss = mean.router;
-  metrics.eval_perplexity = std::exp(mean.cross_entropy);
+  metrics.of_task = MetricsOf(parts_.source.config().spec.task, mean);
   if (cache != nullptr) metrics.expert_fetch_bytes = cache->fetched_bytes();
   summary_.eval_loss = metrics.eval_loss;
-  parts_.log(absl::StrFormat("step %d: eval loss %.4f, perplexity %.2f", state_.step,
-                             metrics.eval_loss, metrics.eval_perplexity));
+  summary_.eval_metrics = metrics.of_task;
+  parts_.log(absl::StrFormat("step %d: eval loss %.4f%s", state_.step, metrics.eval_loss,
+                             Describe(metrics.of_task)));
   before_ = parts_.store.usage();
   Account(before_);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());

@@ -77,6 +77,7 @@ struct TrainingSummary {
   double first_loss = 0;   // Of step 1.
   double last_loss = 0;
   std::optional<double> eval_loss;
+  std::vector<TaskMetric> eval_metrics;
   // Since the start; the peaks are the largest of all steps.
   client::TrainingStats memory;
   int signal = 0;  // What ended it before the last step, of whichever rank.

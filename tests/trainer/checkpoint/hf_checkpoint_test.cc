@@ -394,7 +394,7 @@ TEST_F(HeadTest, ThatTheBareModelLacksIsMadeFromTheSeed) {
   WriteTensors("model.safetensors", {{"wte.weight", SafetensorsDtype::kBF16, {4, 3}},
                                      {"h.0.ln_1.bias", SafetensorsDtype::kBF16, {5}}});
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint first, HfCheckpoint::Open(directory_, 1));
-  EXPECT_TRUE(first.makes_head());
+  EXPECT_THAT(first.made_heads(), ElementsAre("lm_head."));
   EXPECT_OK(first.Check(with_head_));
   EXPECT_THAT(first.DtypeOf("lm_head.weight"), IsOkAndHolds(SafetensorsDtype::kBF16));
   const std::vector<float> values = ReadAll(first, "lm_head.weight", 12);
@@ -410,7 +410,7 @@ TEST_F(HeadTest, ThatTheWholeModelLacksIsMissing) {
   WriteTensors("model.safetensors", {{"transformer.wte.weight", SafetensorsDtype::kF32, {4, 3}},
                                      {"transformer.h.0.ln_1.bias", SafetensorsDtype::kF32, {5}}});
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
-  EXPECT_FALSE(checkpoint.makes_head());
+  EXPECT_THAT(checkpoint.made_heads(), ElementsAre());
   EXPECT_THAT(
       checkpoint.Check(with_head_),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 missing tensor: lm_head.weight")));
@@ -423,7 +423,7 @@ TEST_F(HeadTest, OfAnotherTaskIsLeftOutAndNamed) {
                                      {"score.weight", SafetensorsDtype::kF32, {2, 3}}});
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
   EXPECT_THAT(checkpoint.left_out(), ElementsAre("'score.weight'"));
-  EXPECT_TRUE(checkpoint.makes_head());
+  EXPECT_THAT(checkpoint.made_heads(), ElementsAre("lm_head."));
   EXPECT_OK(checkpoint.Check(with_head_));
   // What is saved is a language model.
   const std::string target = root_ + "/saved";
@@ -437,7 +437,7 @@ TEST_F(HeadTest, AValueHeadIsBesideALanguageModelsWhichMustBeThere) {
                                      {"transformer.h.0.ln_1.bias", SafetensorsDtype::kF32, {5}},
                                      {"v_head.summary.weight", SafetensorsDtype::kF32, {1, 3}}});
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
-  EXPECT_FALSE(checkpoint.makes_head());
+  EXPECT_THAT(checkpoint.made_heads(), ElementsAre());
   EXPECT_THAT(checkpoint.Check(with_head_), StatusIs(absl::StatusCode::kInvalidArgument,
                                                      HasSubstr("missing tensor: lm_head.weight")));
 }

@@ -76,11 +76,19 @@ class ExampleDataTest : public ::testing::Test {
   }
   void Write(const Content& content) { WriteTensors(TensorsOf(content), content.metadata); }
 
+  absl::StatusOr<ExampleData> Open() const {
+    absl::StatusOr<TokenRows> rows = TokenRows::Open(path_);
+    if (!rows.ok()) return rows.status();
+    return ExampleData::Open(*std::move(rows));
+  }
+  static RowNeeds Needs(bool takes_padding = true) {
+    return {.vocab_size = kVocabulary, .takes_padding = takes_padding};
+  }
   // What the file is refused for when its rows are checked.
   absl::Status Check(const Content& content, bool takes_padding = true) {
     Write(content);
-    absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
-    return data.ok() ? data->CheckRows(kVocabulary, takes_padding) : data.status();
+    absl::StatusOr<ExampleData> data = Open();
+    return data.ok() ? data->CheckRows(Needs(takes_padding)) : data.status();
   }
 
   std::string path_;
@@ -88,11 +96,11 @@ class ExampleDataTest : public ::testing::Test {
 
 TEST_F(ExampleDataTest, LabelsAreTheTokensThatAreAnswers) {
   Write({});
-  ASSERT_OK_AND_ASSIGN(ExampleData data, ExampleData::Open(path_));
-  EXPECT_EQ(data.num_sequences(), 3);
+  ASSERT_OK_AND_ASSIGN(ExampleData data, Open());
+  EXPECT_EQ(data.rows().num_rows(), 3);
   EXPECT_THAT(data.CountAnswers(0), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_EQ(data.sequence_tokens(), 4);
-  ASSERT_OK(data.CheckRows(kVocabulary, /*takes_padding=*/true));
+  EXPECT_EQ(data.rows().sequence_tokens(), 4);
+  ASSERT_OK(data.CheckRows(Needs()));
   std::vector<int64_t> tokens(4), labels(4);
   ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
   EXPECT_THAT(tokens, ElementsAre(11, 12, 13, 14));
@@ -106,7 +114,7 @@ TEST_F(ExampleDataTest, LabelsAreTheTokensThatAreAnswers) {
 
 TEST_F(ExampleDataTest, RowsThatAreNotThereAndOtherRoomAreRefused) {
   Write({});
-  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, Open());
   std::vector<int64_t> tokens(4), labels(4);
   for (const int64_t index : {-1, 3}) {
     const std::string no_row = "no row " + std::to_string(index) + " of 3";
@@ -122,7 +130,8 @@ TEST_F(ExampleDataTest, AnotherFormatOrTaskIsNamed) {
   for (const auto& [key, value, message] :
        {std::tuple("gemini.format", "2", "its gemini.format is '2', expected '1'"),
         std::tuple("gemini.format", "", "its gemini.format is missing, expected '1'"),
-        std::tuple("task", "masked", "its task is 'masked', expected 'causal'"),
+        std::tuple("task", "cooking", "its task is 'cooking', expected causal, masked"),
+        std::tuple("task", "masked", "its mask_token is missing, expected 0 to"),
         std::tuple("rows", "4", "its rows is '4', expected '3'"),
         std::tuple("sequence", "8", "its sequence is '8', expected '4'"),
         std::tuple("sequence", "", "its sequence is missing, expected '4'"),
@@ -158,16 +167,15 @@ TEST_F(ExampleDataTest, OtherTensorsAreNamedWithTheirShapes) {
        "tensor tokens is I32 [12], expected I32 [rows, tokens]"},
       {1,
        {{"documents", SafetensorsDtype::kI32, {4, 3}}, Bytes(content.documents)},
-       "tensor documents is [4, 3], and tensor tokens is [3, 4]"},
+       "tensor documents is I32 [4, 3], expected I32 [3, 4]"},
       {2,
        {{"answers", SafetensorsDtype::kBool, {3, 4}}, Bytes(content.answers)},
-       "tensor answers is BOOL [3, 4], expected U8 [rows, tokens]"}};
+       "tensor answers is BOOL [3, 4], expected U8 [3, 4]"}};
   for (const Case& c : cases) {
     std::vector<Tensor> tensors = TensorsOf(content);
     tensors[c.tensor] = c.put;
     WriteTensors(tensors, content.metadata);
-    EXPECT_THAT(ExampleData::Open(path_),
-                StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(c.message))));
+    EXPECT_THAT(Open(), StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(c.message))));
   }
 }
 
@@ -211,12 +219,12 @@ TEST_F(ExampleDataTest, PackedRowsHaveDocuments) {
   content.documents = {1, 1, 1, 1, 1, 2, 3, 3, 1, 1, 0, 0};
   content.answers = {0, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0};
   EXPECT_OK(Check(content));
-  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
-  EXPECT_TRUE(data.has_documents());
-  EXPECT_THAT(data.ReadDocuments(0), IsOkAndHolds(ElementsAre(4)));
-  EXPECT_THAT(data.ReadDocuments(1), IsOkAndHolds(ElementsAre(1, 1, 2)));
-  EXPECT_THAT(data.ReadDocuments(2), IsOkAndHolds(ElementsAre(2)));
-  EXPECT_THAT(data.ReadDocuments(3), StatusIs(kInvalid, HasSubstr("no row 3 of 3")));
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, Open());
+  EXPECT_TRUE(data.rows().is_packed());
+  EXPECT_THAT(data.rows().ReadDocuments(0), IsOkAndHolds(ElementsAre(4)));
+  EXPECT_THAT(data.rows().ReadDocuments(1), IsOkAndHolds(ElementsAre(1, 1, 2)));
+  EXPECT_THAT(data.rows().ReadDocuments(2), IsOkAndHolds(ElementsAre(2)));
+  EXPECT_THAT(data.rows().ReadDocuments(3), StatusIs(kInvalid, HasSubstr("no row 3 of 3")));
   // A router counts padding, and does not count documents.
   EXPECT_THAT(Check(content, /*takes_padding=*/false),
               StatusIs(kUnimplemented, HasSubstr("row 2 ends in 2 tokens")));
@@ -233,8 +241,8 @@ TEST_F(ExampleDataTest, PaddedRowsHaveOneDocument) {
   EXPECT_THAT(Check(content),
               StatusIs(kInvalid, HasSubstr("row 1 has document 2 at position 2, behind document "
                                            "1")));
-  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
-  EXPECT_FALSE(data.has_documents());
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, Open());
+  EXPECT_FALSE(data.rows().is_packed());
 }
 
 TEST_F(ExampleDataTest, PaddingIsRefusedWhereTheModelDoesNotTakeIt) {
@@ -286,22 +294,22 @@ TEST_F(ExampleDataTest, RowsAreCheckedToTheLastPiece) {
 TEST_F(ExampleDataTest, AFileCutShortIsRefusedAndOneCutWhileOpenIsDataLoss) {
   Write({});
   const auto size_bytes = static_cast<off_t>(std::filesystem::file_size(path_));
-  ASSERT_OK_AND_ASSIGN(ExampleData data, ExampleData::Open(path_));
+  ASSERT_OK_AND_ASSIGN(ExampleData data, Open());
   ASSERT_EQ(::truncate(path_.c_str(), size_bytes - 2), 0);
   std::vector<int64_t> tokens(4), labels(4);
   ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
   const std::string where = "ends at byte " + std::to_string(size_bytes - 2);
-  for (const absl::Status& status : {data.Read(2, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
-                                     data.CheckRows(kVocabulary, /*takes_padding=*/true)}) {
+  for (const absl::Status& status :
+       {data.Read(2, absl::MakeSpan(tokens), absl::MakeSpan(labels)), data.CheckRows(Needs())}) {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path_), HasSubstr(where))));
   }
-  EXPECT_FALSE(ExampleData::Open(path_).ok());
+  EXPECT_FALSE(Open().ok());
 }
 
 TEST_F(ExampleDataTest, AnswersThatChangeWhileTheFileIsOpenAreNamedWithTheirByte) {
   Write({});
-  ASSERT_OK_AND_ASSIGN(const ExampleData data, ExampleData::Open(path_));
+  ASSERT_OK_AND_ASSIGN(const ExampleData data, Open());
   const auto byte = static_cast<int64_t>(std::filesystem::file_size(path_)) - 12 + 5;
   std::filesystem::resize_file(path_, static_cast<uintmax_t>(byte));
   std::filesystem::resize_file(path_, static_cast<uintmax_t>(byte) + 7);  // Zeros.
@@ -311,7 +319,7 @@ TEST_F(ExampleDataTest, AnswersThatChangeWhileTheFileIsOpenAreNamedWithTheirByte
   Content content;
   content.answers[5] = 9;
   Write(content);
-  ASSERT_OK_AND_ASSIGN(const ExampleData changed, ExampleData::Open(path_));
+  ASSERT_OK_AND_ASSIGN(const ExampleData changed, Open());
   EXPECT_THAT(changed.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
               StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr("answers has 9 at byte " +
                                                                    std::to_string(byte)))));
@@ -319,8 +327,8 @@ TEST_F(ExampleDataTest, AnswersThatChangeWhileTheFileIsOpenAreNamedWithTheirByte
 
 TEST_F(ExampleDataTest, RowsThatChangeAfterTheyWereCheckedAreRefused) {
   Write({});
-  ASSERT_OK_AND_ASSIGN(ExampleData data, ExampleData::Open(path_));
-  ASSERT_OK(data.CheckRows(kVocabulary, /*takes_padding=*/true));
+  ASSERT_OK_AND_ASSIGN(ExampleData data, Open());
+  ASSERT_OK(data.CheckRows(Needs()));
   std::vector<int64_t> tokens(4), labels(4);
   ASSERT_OK(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path_));
@@ -342,9 +350,9 @@ TEST_F(ExampleDataTest, RowsThatChangeAfterTheyWereCheckedAreRefused) {
 TEST_F(ExampleDataTest, TheFingerprintChangesWithTensorsAndTheSize) {
   const auto fingerprint = [&](const Content& content) {
     Write(content);
-    const absl::StatusOr<ExampleData> data = ExampleData::Open(path_);
+    const absl::StatusOr<ExampleData> data = Open();
     EXPECT_OK(data);
-    const absl::StatusOr<TokenFingerprint> made = data->Fingerprint();
+    const absl::StatusOr<TokenFingerprint> made = data->rows().Fingerprint();
     EXPECT_OK(made);
     return *made;
   };
@@ -364,10 +372,9 @@ TEST_F(ExampleDataTest, TheFingerprintChangesWithTensorsAndTheSize) {
 }
 
 TEST_F(ExampleDataTest, WhatIsNoSafetensorsFileIsNamed) {
-  EXPECT_THAT(ExampleData::Open(path_),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("chats.safetensors")));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("chats.safetensors")));
   std::filesystem::create_directory(path_);
-  EXPECT_THAT(ExampleData::Open(path_), StatusIs(kInvalid, HasSubstr("not a regular file")));
+  EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("not a regular file")));
 }
 
 }  // namespace

@@ -35,16 +35,16 @@ TEST_F(TrainingDataTest, EachTokenOfATextIsItsLabel) {
       << "\x93NUMPY" << '\x01' << '\x00' << static_cast<char>(header.size()) << '\x00' << header
       << std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0", 14);
   ASSERT_OK_AND_ASSIGN(TrainingData data, TrainingData::Open(path, 3));
-  EXPECT_TRUE(data.labels_all());
+  EXPECT_EQ(data.examples(), nullptr);
+  EXPECT_EQ(data.labeled(), nullptr);
   EXPECT_EQ(data.num_sequences(), 2);
   EXPECT_EQ(data.sequence_tokens(), 3);
   std::vector<int64_t> tokens(3);
-  ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), {}));
+  ASSERT_OK(data.text().Read(1, absl::MakeSpan(tokens)));
   EXPECT_THAT(tokens, ElementsAre(4, 5, 6));
-  EXPECT_THAT(data.CountLabels(1), IsOkAndHolds(2));  // Nothing comes before the first.
   EXPECT_OK(data.Fingerprint());
-  EXPECT_OK(data.CheckRows(/*vocab_size=*/7, /*takes_padding=*/false));
-  EXPECT_THAT(data.CheckRows(/*vocab_size=*/6, /*takes_padding=*/false),
+  EXPECT_OK(data.CheckRows({.vocab_size = 7}, /*sees_padding=*/false));
+  EXPECT_THAT(data.CheckRows({.vocab_size = 6}, /*sees_padding=*/false),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("token 6 at position 5")));
 }
 
@@ -66,16 +66,16 @@ TEST_F(TrainingDataTest, RowsOfExamplesHaveALengthAndLabelsOfTheirOwn) {
   ASSERT_OK(writer->AppendRaw({std::byte{0}, std::byte{0}, std::byte{1}}));
   ASSERT_OK(writer->Finish());
   ASSERT_OK_AND_ASSIGN(TrainingData data, TrainingData::Open(path, 99));
-  EXPECT_FALSE(data.labels_all());
+  ASSERT_NE(data.examples(), nullptr);
   EXPECT_EQ(data.num_sequences(), 1);
   EXPECT_EQ(data.sequence_tokens(), 3);
   std::vector<int64_t> tokens(3), labels(3);
-  ASSERT_OK(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
+  ASSERT_OK(data.examples()->Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
   EXPECT_THAT(tokens, ElementsAre(4, 5, 6));
   EXPECT_THAT(labels, ElementsAre(-1, -1, 6));
-  ASSERT_OK(data.CheckRows(/*vocab_size=*/7, /*takes_padding=*/false));
-  EXPECT_THAT(data.CountLabels(0), IsOkAndHolds(1));
-  EXPECT_THAT(data.CheckRows(/*vocab_size=*/6, /*takes_padding=*/false),
+  ASSERT_OK(data.CheckRows({.vocab_size = 7}, /*sees_padding=*/false));
+  EXPECT_THAT(data.examples()->CountAnswers(0), IsOkAndHolds(1));
+  EXPECT_THAT(data.CheckRows({.vocab_size = 6}, /*sees_padding=*/false),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("token 6 in row 0")));
 }
 

@@ -2,6 +2,8 @@
 #include "trainer/families/families.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "tests/status_matchers.h"
@@ -17,14 +19,27 @@ TEST(FamiliesTest, NamesOfParametersAreThoseOfTheLayers) {
     const ModelSpec spec = family.make_spec(keys);
     ASSERT_OK(keys.status());
     EXPECT_EQ(spec.files.embedding, spec.layers.token_embedding + ".weight");
-    EXPECT_EQ(spec.files.head, spec.layers.head + ".weight");
-    if (spec.positions.has_value()) {
-      EXPECT_THAT(spec.layers.position_embedding, ::testing::StartsWith(spec.files.root));
+    // A tied head with a bias has no tensor of the table's under its own name.
+    if (!spec.head_bias) {
+      EXPECT_EQ(spec.files.head, spec.layers.head + ".weight");
     }
-    for (const std::string& name :
-         {spec.layers.token_embedding, spec.layers.blocks, spec.layers.final_norm}) {
-      EXPECT_THAT(name, ::testing::StartsWith(spec.files.root));
+    // A layer has a name where it is there.
+    const LayerNames& names = spec.layers;
+    for (const auto& [is_there, name] : std::vector<std::pair<bool, std::string>>{
+             {true, names.token_embedding},
+             {spec.positions.has_value(), names.position_embedding},
+             {spec.num_token_types > 0, names.type_embedding},
+             {spec.embedding_norm, names.embedding_norm},
+             {true, names.blocks},
+             {spec.final_norm, names.final_norm}}) {
+      EXPECT_EQ(!name.empty(), is_there) << name;
+      EXPECT_THAT(name, ::testing::StartsWith(is_there ? spec.files.root : ""));
     }
+    EXPECT_EQ(!names.head_transform.empty(), spec.head_transform.has_value());
+    EXPECT_EQ(!names.head_norm.empty(), spec.head_transform.has_value());
+    const bool pools = spec.classifier.has_value() && !spec.classifier->reads_last_token;
+    EXPECT_EQ(!names.pooler.empty(), pools);
+    EXPECT_EQ(!names.classifier.empty(), spec.classifier.has_value());
   }
 }
 

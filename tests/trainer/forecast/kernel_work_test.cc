@@ -72,21 +72,25 @@ TEST(KernelWorkTest, AProductInFp32TakesNothingBesideItsResult) {
   EXPECT_EQ(work.packed_bytes, 0);
 }
 
-// Two products forward and five backward. Each is of 2 * 4 * 6 * 6 * 8 multiply-adds, half of them
-// behind the mask; a multiply-add is two flops.
-TEST(KernelWorkTest, AttentionIsHalvedByItsCausalMask) {
-  constexpr double kProduct = 2 * 4 * 6 * 6 * 8;
+// Two products forward and five backward. Each is of 2 * 4 * 6 * 6 * 8 multiply-adds, of which a
+// causal mask hides half; a multiply-add is two flops.
+class AttentionWorkTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Causal, AttentionWorkTest, ::testing::Bool());
+
+TEST_P(AttentionWorkTest, AttentionIsHalvedByACausalMaskAlone) {
+  const bool is_causal = GetParam();
+  const double product = (is_causal ? 1 : 2) * 2 * 4 * 6 * 6 * 8;
   const at::Tensor query = Make({2, 4, 6, 8}), key = Make({2, 2, 6, 8}), sums = Make({2, 4, 6});
   const KernelWork forward =
       WorkOf("aten::_scaled_dot_product_flash_attention_for_cpu", "",
-             {query, key, key, 0.0, true, c10::IValue(), c10::IValue()}, {query, sums});
-  EXPECT_EQ(forward.flops, 2 * kProduct);
+             {query, key, key, 0.0, is_causal, c10::IValue(), c10::IValue()}, {query, sums});
+  EXPECT_EQ(forward.flops, 2 * product);
   EXPECT_EQ(forward.bytes, 4 * (384 + 192 + 192 + 384 + 48));
   const KernelWork backward =
       WorkOf("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "",
-             {query, query, key, key, query, sums, 0.0, true, c10::IValue(), c10::IValue()},
+             {query, query, key, key, query, sums, 0.0, is_causal, c10::IValue(), c10::IValue()},
              {query, key, key});
-  EXPECT_EQ(backward.flops, 5 * kProduct);
+  EXPECT_EQ(backward.flops, 5 * product);
   EXPECT_EQ(backward.bytes, 4 * (384 * 3 + 192 * 2 + 48 + 384 + 192 * 2));
 }
 

@@ -37,6 +37,11 @@ struct Family {
   R"("intermediate_size":256,"num_hidden_layers":3,"num_attention_heads":4,"head_dim":32,)" \
   R"("num_key_value_heads":2)"
 
+#define ENCODER                                                             \
+  R"({"model_type":"bert","vocab_size":384,"max_position_embeddings":256,)" \
+  R"("hidden_size":128,"intermediate_size":256,"num_hidden_layers":3,)"     \
+  R"("num_attention_heads":4,)"
+
 constexpr Family kFamilies[] = {
     {"gpt2", R"({"model_type":"gpt2","vocab_size":384,"n_positions":256,"n_embd":128,"n_layer":3,
                  "n_head":4})"},
@@ -67,6 +72,15 @@ constexpr Family kFamilies[] = {
         "num_experts_per_tok":2,"output_router_logits":true})"},
     {"qwen2_moe", DECODER("qwen2_moe") R"(,"num_experts":4,"num_experts_per_tok":2,
         "moe_intermediate_size":64,"shared_expert_intermediate_size":128})"},
+    {"bert", ENCODER R"("architectures":["BertForMaskedLM"]})"},
+    {"bert_labels", ENCODER R"("architectures":["BertForSequenceClassification"],
+        "id2label":{"0":"a","1":"b","2":"c"}})"},
+    {"llama_labels", DECODER("llama") R"(,"architectures":["LlamaForSequenceClassification"]})"},
+    {"llama_several_labels", DECODER("llama") R"(,"num_labels":7,
+        "architectures":["LlamaForSequenceClassification"],
+        "problem_type":"multi_label_classification"})"},
+    {"llama_numbers", DECODER("llama") R"(,"num_labels":1,
+        "architectures":["LlamaForSequenceClassification"]})"},
     {"qwen3_moe", DECODER("qwen3_moe") R"(,"num_experts":8,"num_experts_per_tok":2,
         "moe_intermediate_size":64})"},
 };
@@ -122,8 +136,9 @@ class TracedStepTest
     auto model =
         *MakeStagedModel(spec, ScalarTypeOf(round.element), {.blocks = round.vocabulary_blocks});
     model->set_recompute(round.recompute);
+    SharedDocuments documents;
     if (round.has_documents) {
-      model->set_documents(std::make_shared<RowDocuments>(RowDocuments{{{159, 1}, {70, 50}}}));
+      documents = std::make_shared<RowDocuments>(RowDocuments{{{159, 1}, {70, 50}}});
     }
     torch::manual_seed(5);
     {
@@ -147,9 +162,11 @@ class TracedStepTest
     for (int64_t i = 0; i < round.micro_batches; ++i) {
       const torch::Tensor tokens =
           torch::randint(0, 384, {round.batch, round.sequence}, torch::kInt64);
-      const LossFactors factors = LossFactors::OfStep(
-          1, round.micro_batches * Labels::AllOf(tokens).count, round.micro_batches);
-      model->Losses(tokens, factors).Backward(factors);
+      const TokenBatch batch = {
+          .tokens = tokens, .labels = Labels::OfTask(spec.task, tokens), .documents = documents};
+      const LossFactors factors =
+          LossFactors::OfStep(1, round.micro_batches * batch.labels.count, round.micro_batches);
+      model->Losses(batch, factors).Backward(factors);
     }
     GEMINI_RETURN_IF_ERROR(managed->Step({}).status());
     return session_->phases().TraceOf("train");

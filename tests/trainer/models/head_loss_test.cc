@@ -28,14 +28,19 @@ struct Gradients {
   Tensor sum;
   Tensor hidden;
   Tensor table;
+  Tensor bias;  // One where there is none.
 };
 
 struct Case {
   const char* name;
   double logit_scale = 1;
   double soft_cap = 0;
+  bool has_bias = false;
 };
-constexpr Case kCases[] = {{"plain"}, {"scaled", 0.3}, {"capped", 1, 2.5}, {"both", 0.7, 2.5}};
+constexpr Case kCases[] = {
+    {"plain"},          {"scaled", 0.3},        {"capped", 1, 2.5},
+    {"both", 0.7, 2.5}, {"biased", 1, 0, true}, {"all", 0.7, 2.5, true},
+};
 
 class HeadLossTest : public ::testing::TestWithParam<std::tuple<Case, torch::ScalarType>> {
  protected:
@@ -44,6 +49,7 @@ class HeadLossTest : public ::testing::TestWithParam<std::tuple<Case, torch::Sca
     const auto type = std::get<1>(GetParam());
     hidden_ = torch::randn({kTokens, kWidth}).to(type);
     table_ = (0.3 * torch::randn({kRows, kWidth})).to(type);
+    if (std::get<0>(GetParam()).has_bias) bias_ = torch::randn({kRows}).to(type);
     labels_ = torch::randint(0, kRows, {kTokens}, torch::kInt64);
     // The first and the last row, rows at the ends of pieces, and tokens that count for nothing.
     labels_.slice(0, 0, 6) = torch::tensor({0, 999, 95, 96, 191, 192});
@@ -77,27 +83,42 @@ class HeadLossTest : public ::testing::TestWithParam<std::tuple<Case, torch::Sca
   Gradients Run(const HeadOptions& options, double foretold = kGradient) const {
     const std::vector<Tensor> blocks = Blocks(options.cut);
     const Tensor hidden = hidden_.clone().set_requires_grad(true);
-    const Tensor sum = HeadLoss(hidden, labels_, blocks, options, foretold);
+    Tensor bias;
+    if (bias_.defined()) bias = bias_.clone().set_requires_grad(true);
+    const Tensor sum = HeadLoss(hidden, labels_, blocks, options, foretold, bias);
     sum.backward(torch::full({}, kGradient));
     std::vector<Tensor> gradients;
     for (const Tensor& block : blocks) gradients.push_back(block.grad());
-    return {sum.detach(), hidden.grad(), torch::cat(gradients)};
+    return {sum.detach(), hidden.grad(), torch::cat(gradients),
+            bias.defined() ? bias.grad() : torch::ones({1})};
+  }
+
+  // Whole logits of fp64.
+  Tensor LogitsOf(const Tensor& hidden, const Tensor& table, const Tensor& bias) const {
+    const HeadOptions options = Options(1);
+    Tensor logits = hidden.matmul(table.t());
+    if (bias.defined()) logits = logits + bias;
+    logits = logits * options.logit_scale;
+    if (options.soft_cap != 0) logits = (logits / options.soft_cap).tanh() * options.soft_cap;
+    return logits;
   }
 
   // By whole logits, in fp64.
   Gradients Expected() const {
-    const HeadOptions options = Options(1);
     const Tensor hidden = hidden_.to(torch::kFloat64).set_requires_grad(true);
     const Tensor table = table_.to(torch::kFloat64).set_requires_grad(true);
-    Tensor logits = torch::linear(hidden, table) * options.logit_scale;
-    if (options.soft_cap != 0) logits = (logits / options.soft_cap).tanh() * options.soft_cap;
-    const Tensor sum = at::cross_entropy_loss(logits, labels_, {}, at::Reduction::Sum, -1);
+    Tensor bias;
+    if (bias_.defined()) bias = bias_.to(torch::kFloat64).set_requires_grad(true);
+    const Tensor sum =
+        at::cross_entropy_loss(LogitsOf(hidden, table, bias), labels_, {}, at::Reduction::Sum, -1);
     sum.backward(torch::full({}, kGradient, torch::kFloat64));
-    return {sum.detach(), hidden.grad(), table.grad()};
+    return {sum.detach(), hidden.grad(), table.grad(),
+            bias.defined() ? bias.grad() : torch::ones({1})};
   }
 
   Tensor hidden_;
   Tensor table_;
+  Tensor bias_;
   Tensor labels_;
 };
 
@@ -123,6 +144,10 @@ TEST_P(HeadLossTest, OfPartsOfTheWidthItIsTheSame) {
   const Tensor table = table_.narrow(1, 0, kHalf).clone().set_requires_grad(true);
   // It is no leaf, as what is put together of the ranks' parts.
   const Tensor block = at::constant_pad_nd(table, {0, 0, 0, kPadding});
+  if (bias_.defined()) {
+    EXPECT_THROW(HeadLoss(hidden, labels_, {block}, options, kGradient, bias_), c10::Error);
+    return;
+  }
   const Tensor sum = HeadLoss(hidden, labels_, {block}, options, kGradient);
   sum.backward(torch::full({}, kGradient));
   EXPECT_EQ(tokens, kTokens);
@@ -145,11 +170,13 @@ TEST_P(HeadLossTest, IsThatOfWholeLogits) {
     const double loss = RelativeError(ours.sum, expected.sum);
     const double hidden = RelativeError(ours.hidden, expected.hidden);
     const double table = RelativeError(ours.table, expected.table);
-    std::printf("%s %s: loss %.1e, gradients %.1e and %.1e\n", std::get<0>(GetParam()).name,
-                c10::toString(std::get<1>(GetParam())), loss, hidden, table);
+    const double bias = RelativeError(ours.bias, expected.bias);
+    std::printf("%s %s: loss %.1e, gradients %.1e, %.1e and %.1e\n", std::get<0>(GetParam()).name,
+                c10::toString(std::get<1>(GetParam())), loss, hidden, table, bias);
     EXPECT_LE(loss, in_fp32 ? 2e-7 : 1e-3);
     EXPECT_LE(hidden, in_fp32 ? 2e-6 : 3.0 / 256);
     EXPECT_LE(table, in_fp32 ? 2e-6 : 3.0 / 256);
+    EXPECT_LE(bias, in_fp32 ? 2e-6 : 3.0 / 256);
   }
 }
 
@@ -160,10 +187,11 @@ TEST_P(HeadLossTest, BlocksChangeNoBit) {
     EXPECT_TRUE(torch::equal(cut.sum, whole.sum));
     EXPECT_TRUE(torch::equal(cut.hidden, whole.hidden));
     EXPECT_TRUE(torch::equal(cut.table, whole.table));
+    EXPECT_TRUE(torch::equal(cut.bias, whole.bias));
     const torch::NoGradGuard no_grad;
     const HeadOptions options = Options(pieces_of_block);
-    EXPECT_TRUE(torch::equal(HeadLoss(hidden_, labels_, Blocks(options.cut), options, kGradient),
-                             whole.sum));
+    EXPECT_TRUE(torch::equal(
+        HeadLoss(hidden_, labels_, Blocks(options.cut), options, kGradient, bias_), whole.sum));
   }
 }
 
@@ -175,6 +203,7 @@ TEST_P(HeadLossTest, AGpusOperatorsGiveTheSameBits) {
   EXPECT_TRUE(torch::equal(of_gpu.sum, of_cpu.sum));
   EXPECT_TRUE(torch::equal(of_gpu.hidden, of_cpu.hidden));
   EXPECT_TRUE(torch::equal(of_gpu.table, of_cpu.table));
+  EXPECT_TRUE(torch::equal(of_gpu.bias, of_cpu.bias));
 }
 
 TEST_P(HeadLossTest, AnotherGradientThanForetoldIsTaken) {
@@ -184,17 +213,20 @@ TEST_P(HeadLossTest, AnotherGradientThanForetoldIsTaken) {
     const Gradients other = Run(pieces_of_block, /*foretold=*/5);
     EXPECT_LE(RelativeError(other.hidden, expected.hidden.to(torch::kFloat64)), bound);
     EXPECT_LE(RelativeError(other.table, expected.table.to(torch::kFloat64)), bound);
+    EXPECT_LE(RelativeError(other.bias, expected.bias.to(torch::kFloat64)), bound);
   }
 }
 
 TEST_P(HeadLossTest, LogitsAreThoseOfALinearLayer) {
-  const HeadOptions whole = Options(100);
-  const Tensor expected = HeadLogits(hidden_, Blocks(whole.cut), whole);
-  EXPECT_EQ(expected.sizes(), (std::vector<int64_t>{kTokens, kRows}));
-  const HeadOptions cut = Options(2);
-  const Tensor logits = HeadLogits(hidden_, Blocks(cut.cut), cut);
-  const double bound = std::get<1>(GetParam()) == torch::kFloat32 ? 1e-6 : 1e-2;
-  EXPECT_LE(RelativeError(logits, expected.to(torch::kFloat64)), bound);
+  const Tensor expected = LogitsOf(hidden_.to(torch::kFloat64), table_.to(torch::kFloat64),
+                                   bias_.defined() ? bias_.to(torch::kFloat64) : bias_);
+  const double bound = std::get<1>(GetParam()) == torch::kFloat32 ? 2e-6 : 1e-2;
+  for (const int64_t pieces_of_block : {2, 100}) {
+    const HeadOptions options = Options(pieces_of_block);
+    const Tensor logits = HeadLogits(hidden_, Blocks(options.cut), options, bias_);
+    EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{kTokens, kRows}));
+    EXPECT_LE(RelativeError(logits, expected), bound);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HeadLossTest,
@@ -282,18 +314,22 @@ class HeadLossGraphTest : public ::testing::Test {
   }
   const Tensor hidden_ = torch::randn({20, 16}, torch::requires_grad());
   const Tensor labels_ = torch::randint(0, 200, {20}, torch::kInt64);
+  const Tensor bias_ = torch::randn({200}, torch::requires_grad());
 };
 
 TEST_F(HeadLossGraphTest, ATableThatIsComputedGetsItsGradientThroughTheGraph) {
   const HeadOptions options = Options(4);
   const std::vector<Tensor> blocks = Blocks(options);
   ASSERT_EQ(blocks.size(), 1);
-  HeadLoss(hidden_, labels_, blocks, options, 1).backward();
+  HeadLoss(hidden_, labels_, blocks, options, 1, bias_).backward();
   const Tensor expected = blocks[0].grad().clone();
+  const Tensor expected_bias = bias_.grad().clone();
   blocks[0].mutable_grad().reset();
+  bias_.mutable_grad().reset();
   const Tensor table = blocks[0] * 1;
-  HeadLoss(hidden_, labels_, {table}, options, 1).backward();
+  HeadLoss(hidden_, labels_, {table}, options, 1, bias_).backward();
   EXPECT_TRUE(torch::equal(blocks[0].grad(), expected));
+  EXPECT_TRUE(torch::equal(bias_.grad(), expected_bias));
   // Of several blocks each would need its turn.
   std::vector<Tensor> several = Blocks(Options(1));
   several[1] = several[1] * 1;
@@ -319,6 +355,33 @@ TEST_F(HeadLossGraphTest, WhatIsFrozenGetsNoGradient) {
     for (Tensor& block : blocks) block.set_requires_grad(false);
     EXPECT_FALSE(HeadLoss(hidden_.detach(), labels_, blocks, options, 1).requires_grad());
   }
+}
+
+TEST_F(HeadLossGraphTest, ABiasLearnsAloneAndIsSeenByItsHookAndAFrozenOneIsLeftAlone) {
+  for (const int64_t pieces_of_block : {1, 4}) {
+    const HeadOptions options = Options(pieces_of_block);
+    std::vector<Tensor> blocks = Blocks(options);
+    for (Tensor& block : blocks) block.set_requires_grad(false);
+    const Tensor bias = bias_.detach().clone().set_requires_grad(true);
+    int calls = 0;
+    bias.register_hook([&calls](const Tensor&) { ++calls; });
+    HeadLoss(hidden_.detach(), labels_, blocks, options, 1, bias).backward();
+    EXPECT_EQ(calls, 1);
+    // Each token gives the softmax less one at its label, whose sum is 0.
+    EXPECT_NEAR(bias.grad().sum().item<double>(), 0, 1e-4);
+    EXPECT_GT(Largest(bias.grad()), 0.1);
+
+    const Tensor frozen = bias_.detach();
+    HeadLoss(hidden_, labels_, Blocks(options), options, 1, frozen).backward();
+    EXPECT_FALSE(frozen.grad().defined());
+  }
+}
+
+TEST_F(HeadLossGraphTest, ABiasOfOtherRowsIsRefused) {
+  const HeadOptions options = Options(4);
+  const Tensor bias = bias_.slice(0, 0, 199);
+  EXPECT_THROW(HeadLoss(hidden_, labels_, Blocks(options), options, 1, bias), c10::Error);
+  EXPECT_THROW(HeadLogits(hidden_, Blocks(options), options, bias), c10::Error);
 }
 
 // A changed table would give gradients of another loss.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/plain_layers.h"
 
+#include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -113,6 +114,26 @@ TEST_F(PlainLayersTest, ThePaddingRowGetsNoGradientFromALookUp) {
   out.sum().backward();
   EXPECT_EQ(weight.grad()[2].abs().sum().item<double>(), 0);
   EXPECT_EQ(weight.grad()[1].sum().item<double>(), 3);
+}
+
+TEST_F(PlainLayersTest, AHeadHasABiasOfItsOwnAlsoWhereItsTableIsTied) {
+  const std::shared_ptr<VocabularyTable> table = layers_.TokenEmbedding(10, 64, -1);
+  const Tensor rows = SetParameters(*table, 0, 1).front();
+  for (const bool tied : {true, false}) {
+    const auto head = layers_.Head({.vocabulary = 10, .width = 64, .bias = true, .logit_scale = 2},
+                                   tied ? table : nullptr);
+    const auto own = head->named_parameters();
+    ASSERT_EQ(own.size(), tied ? 1u : 2u);
+    const torch::NoGradGuard no_grad;
+    own["bias"].normal_();
+    if (!tied) own["weight"].copy_(rows);
+    const Tensor expected = (InFp64(x_).matmul(InFp64(rows).t()) + InFp64(own["bias"])) * 2;
+    EXPECT_LE(LargestError(head->Logits(x_), expected), 1e-6);
+    const Tensor labels = torch::randint(0, 10, {3, 5}, torch::kInt64);
+    const Tensor sum =
+        at::cross_entropy_loss(expected.flatten(0, 1), labels.flatten(), {}, at::Reduction::Sum);
+    EXPECT_LE(LargestError(head->SumOfLosses(x_, labels, 1), sum), 1e-6);
+  }
 }
 
 }  // namespace

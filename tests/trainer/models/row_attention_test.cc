@@ -37,7 +37,7 @@ Inputs MakeInputs(torch::Dtype type) {
   client::hooks::ResolveVectorMath();
   torch::manual_seed(1);
   const auto make = [type](int64_t heads) {
-    // As CausalAttention passes them: the sequence before the heads in memory.
+    // As SelfAttention passes them: the sequence before the heads in memory.
     return torch::randn({kBatch, kSequence, heads, kHeadSize})
         .to(type)
         .transpose(1, 2)
@@ -71,7 +71,7 @@ Tensor WholeAttention(const Inputs& inputs, const RowAttentionOptions& options,
   if (options.soft_cap > 0) scores = torch::tanh(scores / options.soft_cap) * options.soft_cap;
   const Tensor place = torch::arange(kSequence);
   const Tensor distance = place.unsqueeze(1) - place;  // From a row back to a key.
-  Tensor hidden = distance < 0;
+  Tensor hidden = options.causal ? distance < 0 : torch::zeros_like(distance, torch::kBool);
   if (options.window > 0) hidden = hidden | (distance >= options.window);
   Tensor factors = dropout_factors.to(scores.scalar_type());
   if (options.documents != nullptr) {
@@ -111,6 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Options, RowAttentionTest,
                              {"WindowOverPieces", {.scale = 0.35, .window = 200}},
                              {"SoftCap", {.scale = 0.9, .soft_cap = 2}},
                              {"SoftCapInAWindow", {.scale = 0.9, .window = 129, .soft_cap = 1.5}},
+                             {"NotCausal", {.scale = 0.35, .causal = false}},
+                             {"NotCausalSoftCap", {.scale = 0.9, .causal = false, .soft_cap = 2}},
                          }),
                          [](const auto& row) { return std::string(row.param.name); });
 
@@ -167,7 +169,8 @@ TEST_P(RowAttentionTest, SixteenBitsAreAsNearAsTheFusedKernel) {
     const std::vector<Tensor> ours =
         OutputAndGradients(inputs, RowAttention(inputs.query, inputs.key, inputs.value, options));
     const int64_t window = options.window == 0 ? kSequence : options.window;
-    const Tensor seen = at::ones({kSequence, kSequence}, torch::kBool).tril().triu(1 - window);
+    const Tensor all = at::ones({kSequence, kSequence}, torch::kBool);
+    const Tensor seen = options.causal ? all.tril().triu(1 - window) : all;
     const std::vector<Tensor> fused = OutputAndGradients(
         inputs, at::scaled_dot_product_attention(inputs.query, inputs.key, inputs.value, seen, 0,
                                                  false, options.scale, true));
@@ -231,6 +234,11 @@ TEST(RowAttentionDropoutTest, ItsShareOfTheWeightsIsDroppedAndTheOthersGrow) {
       RowAttention(value, value, value, {.scale = 1, .window = 1, .dropout = {.probability = 0.2}});
   EXPECT_NEAR((out == 0).to(torch::kFloat32).mean().item<double>(), 0.2, 0.02);
   EXPECT_TRUE(torch::allclose(out.masked_select(out != 0), torch::full({1}, 1.25)));
+}
+
+TEST(RowAttentionWindowTest, OneOfWhatIsNotCausalIsRefused) {
+  const Tensor x = torch::randn({1, 1, 4, 2});
+  EXPECT_THROW(RowAttention(x, x, x, {.causal = false, .window = 2}), c10::Error);
 }
 
 TEST(RowAttentionDerivativeTest, ASecondOneIsRefused) {

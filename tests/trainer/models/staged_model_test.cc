@@ -135,7 +135,7 @@ TEST(GemmaTest, TheFactorOfTheEmbeddingIsRoundedToItsType) {
   torch::Tensor table = model->parameters().front();
   table.fill_(1);
   const torch::Tensor tokens = torch::full({1, 2}, 3, torch::kInt64);
-  EXPECT_EQ(model->Embed(tokens)[0][1][5].item<double>(), 55.5);
+  EXPECT_EQ(model->Embed({.tokens = tokens})[0][1][5].item<double>(), 55.5);
 }
 
 TEST_P(StagedModelTest, ParametersAreInTheOrderOfFirstUse) {
@@ -242,7 +242,7 @@ TEST_P(StagedModelTest, RowsComputeWhatTheirDocumentsAloneDo) {
     int64_t begin = 0;
     for (const int64_t length : documents.lengths[static_cast<size_t>(row)]) {
       const torch::Tensor document = tokens.slice(0, row, row + 1).slice(1, begin, begin + length);
-      labels.ids[row].slice(0, begin + 1, begin + length).copy_(document[0].slice(0, 1));
+      labels.values[row].slice(0, begin + 1, begin + length).copy_(document[0].slice(0, 1));
       labels.count += length - 1;
       const std::vector<torch::Tensor> alone =
           SumAndGradients(*model, document, Labels::AllOf(document));
@@ -353,7 +353,7 @@ TEST_P(StagedModelTest, TheLossIsThatOfTheNextToken) {
   const double expected =
       torch::nn::functional::cross_entropy(logits, tokens.slice(1, 1).flatten()).item<double>();
   EXPECT_NEAR(model->Loss(tokens).item<double>(), expected, 1e-6 * expected);
-  const BatchLoss loss = model->Losses(tokens, LossFactors{.token = 3});
+  const BatchLoss loss = model->Losses(tokens, LossFactors{.label = 3});
   EXPECT_EQ(loss.count, tokens.size(0) * (tokens.size(1) - 1));
   EXPECT_NEAR(loss.Values().total, expected, 1e-6 * expected);
   EXPECT_TRUE(std::isnan(model->Loss(tokens.slice(1, 0, 1)).item<double>()));
@@ -361,22 +361,22 @@ TEST_P(StagedModelTest, TheLossIsThatOfTheNextToken) {
 
 TEST(LossSumTest, EachLabelWeighsAlikeAndRoutersByRows) {
   LossSum sum, of_rank;
-  sum.Add({.total = 2.5, .cross_entropy = 2, .router = 5, .labels = 1}, /*rows=*/2);
-  of_rank.Add({.total = 8.25, .cross_entropy = 8, .router = 2, .labels = 5}, /*rows=*/6);
+  sum.Add({.total = 2.5, .of_labels = 2, .router = 5, .labels = 1}, /*rows=*/2);
+  of_rank.Add({.total = 8.25, .of_labels = 8, .router = 2, .labels = 5}, /*rows=*/6);
   sum.Add(of_rank);
   sum.Add(LossSum());
   const LossValues mean = sum.Mean();
   EXPECT_EQ(mean.labels, 6);
-  EXPECT_DOUBLE_EQ(mean.cross_entropy, (1 * 2.0 + 5 * 8.0) / 6);
+  EXPECT_DOUBLE_EQ(mean.of_labels, (1 * 2.0 + 5 * 8.0) / 6);
   EXPECT_DOUBLE_EQ(*mean.router, (2 * 5.0 + 6 * 2.0) / 8);
-  EXPECT_DOUBLE_EQ(mean.total, mean.cross_entropy + (2 * 0.5 + 6 * 0.25) / 8);
+  EXPECT_DOUBLE_EQ(mean.total, mean.of_labels + (2 * 0.5 + 6 * 0.25) / 8);
 }
 
 TEST(LossSumTest, WithoutARouterTheTotalIsTheCrossEntropy) {
   LossSum sum;
   EXPECT_TRUE(std::isnan(sum.Mean().total));
-  sum.Add({.total = 3, .cross_entropy = 3, .labels = 3}, /*rows=*/1);
-  sum.Add({.total = 6, .cross_entropy = 6, .labels = 1}, /*rows=*/1);
+  sum.Add({.total = 3, .of_labels = 3, .labels = 3}, /*rows=*/1);
+  sum.Add({.total = 6, .of_labels = 6, .labels = 1}, /*rows=*/1);
   EXPECT_EQ(sum.Mean().total, 3.75);
   EXPECT_EQ(sum.Mean().router, std::nullopt);
 }

@@ -57,7 +57,7 @@ std::vector<TokenBatch> MicroBatches(int count) {
   for (int i = 0; i < count; ++i) {
     const torch::Tensor tokens = torch::randint(0, 101, {2, 12}, torch::kInt64);
     batches.push_back({tokens, {tokens.clone(), 2 * (11 - i)}});
-    batches.back().labels.ids.slice(1, 0, i + 1).fill_(-1);
+    batches.back().labels.values.slice(1, 0, i + 1).fill_(-1);
   }
   return batches;
 }
@@ -71,7 +71,7 @@ Result Collect(StagedModel& model, const std::vector<LossValues>& losses) {
   Result result;
   for (const LossValues& loss : losses) {
     result.losses.insert(result.losses.end(),
-                         {loss.total, loss.cross_entropy, loss.router.value_or(-1)});
+                         {loss.total, loss.of_labels, loss.router.value_or(-1)});
   }
   for (auto& item : model.named_parameters()) {
     result.gradients.emplace_back(item.key(), item.value().grad().clone());
@@ -234,15 +234,18 @@ class CountedLm : public StagedModel {
     weight_ = register_parameter("weight", torch::ones({10, 4}));
     for (int i = 0; i < 2; ++i) blocks_.push_back(std::make_shared<CountedBlock>(*this, i));
   }
-  torch::Tensor Embed(const torch::Tensor& tokens) override {
+  torch::Tensor Embed(const TokenBatch& batch) override {
     runs.push_back("embed");
-    return torch::embedding(weight_, tokens);
+    return torch::embedding(weight_, batch.tokens);
   }
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
-  torch::Tensor Head(const torch::Tensor& hidden) override { return hidden.matmul(weight_.t()); }
-  BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& /*factors*/) override {
+  torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
+    return hidden.matmul(weight_.t());
+  }
+  BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
+                   const LossFactors& /*factors*/) override {
     runs.push_back(is_last_ ? "head, last" : "head");
-    return {.sum = Head(last.hidden).square().sum(), .count = labels.count};
+    return {.sum = Head(last.hidden, context).square().sum(), .count = labels.count};
   }
   void set_last_micro_batch(bool is_last) override { is_last_ = is_last; }
   void BeginMicroBatches(int64_t count) override {

@@ -289,8 +289,8 @@ TEST(GatheredModelLossTest, IsTheMeanOverAllLabelsOfAStep) {
     const Tensor tokens = TokensOf(rank, micro_batch);
     if (rank + 1 < kRanks) return Labels::AllOf(tokens);
     Labels few = {tokens.clone(), micro_batch};  // None at all in the first.
-    few.ids.fill_(-1);
-    few.ids[0].slice(0, 1, 1 + few.count) = tokens[0].slice(0, 1, 1 + few.count);
+    few.values.fill_(-1);
+    few.values[0].slice(0, 1, 1 + few.count) = tokens[0].slice(0, 1, 1 + few.count);
     return few;
   };
   for (const Family& family : {kFamilies[0], kFamilies[3]}) {

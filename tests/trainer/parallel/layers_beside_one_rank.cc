@@ -89,9 +89,9 @@ Tensor Tokens() {
 // Some are not to be predicted.
 Labels LabelsOf(const Tensor& tokens) {
   Labels labels = {tokens.clone(), 0};
-  labels.ids[2].slice(0, 3, 9) = -1;
-  labels.ids[5].fill_(-1);
-  labels.count = labels.ids.slice(1, 1).ge(0).sum().item<int64_t>();
+  labels.values[2].slice(0, 3, 9) = -1;
+  labels.values[5].fill_(-1);
+  labels.count = labels.values.slice(1, 1).ge(0).sum().item<int64_t>();
   return labels;
 }
 
@@ -221,7 +221,7 @@ std::vector<std::string> Differences(const LayersCase& c, const TrainResults& wh
     const double router = whole.loss.router.value_or(0);
     compare("loss", std::max(std::abs(mine.loss.total - whole.loss.total) - 1e-7 * router, 0.0),
             whole.loss.total);
-    compare("cross entropy", std::abs(mine.loss.cross_entropy - whole.loss.cross_entropy),
+    compare("cross entropy", std::abs(mine.loss.of_labels - whole.loss.of_labels),
             whole.loss.total);
     compare("logits", Largest(mine.logits - whole.logits), Largest(whole.logits));
     for (const auto& parameter : model.named_parameters()) {

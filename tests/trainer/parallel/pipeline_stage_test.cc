@@ -93,7 +93,7 @@ Tensor TokensOf(int64_t pipeline, int64_t micro_batch) {
 TokenBatch BatchOf(int64_t pipeline, int64_t micro_batch) {
   const Tensor tokens = TokensOf(pipeline, micro_batch);
   TokenBatch batch = {tokens, {tokens.clone(), kSequences * (kTokens - 1 - micro_batch)}};
-  batch.labels.ids.slice(1, 0, micro_batch + 1).fill_(-1);
+  batch.labels.values.slice(1, 0, micro_batch + 1).fill_(-1);
   return batch;
 }
 

@@ -86,8 +86,8 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
   Labels LabelsOf(int64_t rank, const Tensor& tokens) const {
     Labels labels = Labels::AllOf(tokens);
     if (rank != me_.num_ranks() - 1) return labels;
-    labels.ids = tokens.clone();
-    labels.ids.slice(1, kFewLabels + 1).fill_(-1);
+    labels.values = tokens.clone();
+    labels.values.slice(1, kFewLabels + 1).fill_(-1);
     labels.count = tokens.size(0) * kFewLabels;
     return labels;
   }

@@ -84,6 +84,11 @@ TEST_P(RingAttentionTest, ItIsThatOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Cases, RingAttentionTest, ::testing::ValuesIn(kCases),
                          [](const auto& one) { return one.param.name; });
 
+TEST(RingAttentionOfAllKeysTest, ItIsRefused) {
+  const Tensor x = torch::randn({1, 1, 4, 2});
+  EXPECT_THROW(RingAttention(x, x, x, {.causal = false}, {}, /*zigzag=*/false), c10::Error);
+}
+
 TEST(SlicesOfPartTest, AZigzagHasAnEarlyAndALateSlice) {
   const auto slices = SlicesOfPart({1, 3}, /*zigzag=*/true, 24);
   ASSERT_EQ(slices.size(), 2u);

@@ -48,7 +48,9 @@ class ReadBatchTest : public ::testing::Test {
     EXPECT_OK(
         writer->AppendRaw({reinterpret_cast<const std::byte*>(answers.data()), answers.size()}));
     EXPECT_OK(writer->Finish());
-    return *TrainingData::Open(path, 3);
+    TrainingData data = *TrainingData::Open(path, 3);
+    EXPECT_OK(data.CheckRows({.vocab_size = 10}, /*sees_padding=*/false));
+    return data;
   }
   // Two rows of three tokens: 1 to 6.
   TrainingData OpenText() {
@@ -68,28 +70,29 @@ torch::Tensor Ids(const std::vector<int64_t>& ids) {
 }
 
 TEST_F(ReadBatchTest, RowsComeInTheOrderThatIsAskedForWithTheirLabels) {
-  ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(OpenExamples(), {1, 0}, 2, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const TokenBatch batch,
+                       ReadBatch(OpenExamples(), {1, 0}, 2, {}, torch::kCPU));
   EXPECT_TRUE(torch::equal(batch.tokens, Ids({4, 5, 6, 1, 2, 3})));
-  EXPECT_TRUE(torch::equal(batch.labels.ids, Ids({-1, 5, 6, -1, -1, 3})));
+  EXPECT_TRUE(torch::equal(batch.labels.values, Ids({-1, 5, 6, -1, -1, 3})));
   EXPECT_EQ(batch.labels.count, 3);
 }
 
 TEST_F(ReadBatchTest, NothingOfRowsThatFillABatchUpIsPredicted) {
   ASSERT_OK_AND_ASSIGN(const TokenBatch examples,
-                       ReadBatch(OpenExamples(), {1, 1}, 1, torch::kCPU));
+                       ReadBatch(OpenExamples(), {1, 1}, 1, {}, torch::kCPU));
   EXPECT_TRUE(torch::equal(examples.tokens, Ids({4, 5, 6, 4, 5, 6})));
-  EXPECT_TRUE(torch::equal(examples.labels.ids, Ids({-1, 5, 6, -1, -1, -1})));
+  EXPECT_TRUE(torch::equal(examples.labels.values, Ids({-1, 5, 6, -1, -1, -1})));
   EXPECT_EQ(examples.labels.count, 2);
-  ASSERT_OK_AND_ASSIGN(const TokenBatch text, ReadBatch(OpenText(), {1, 1}, 1, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const TokenBatch text, ReadBatch(OpenText(), {1, 1}, 1, {}, torch::kCPU));
   EXPECT_TRUE(torch::equal(text.tokens, Ids({4, 5, 6, 4, 5, 6})));
-  EXPECT_TRUE(torch::equal(text.labels.ids, Ids({4, 5, 6, -1, -1, -1})));
+  EXPECT_TRUE(torch::equal(text.labels.values, Ids({4, 5, 6, -1, -1, -1})));
   EXPECT_EQ(text.labels.count, 2);
 }
 
 TEST_F(ReadBatchTest, TheTokensOfATextAreItsLabels) {
-  ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(OpenText(), {0, 1}, 2, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(OpenText(), {0, 1}, 2, {}, torch::kCPU));
   EXPECT_TRUE(torch::equal(batch.tokens, Ids({1, 2, 3, 4, 5, 6})));
-  EXPECT_EQ(batch.labels.ids.const_data_ptr(), batch.tokens.const_data_ptr());
+  EXPECT_EQ(batch.labels.values.const_data_ptr(), batch.tokens.const_data_ptr());
   EXPECT_EQ(batch.labels.count, 4);
 }
 
@@ -97,25 +100,25 @@ TEST_F(ReadBatchTest, LabelsStayWhenTheFileIsClosed) {
   torch::Tensor labels;
   {
     const TrainingData data = OpenExamples();
-    labels = ReadBatch(data, {0}, 1, torch::kCPU)->labels.ids;
+    labels = ReadBatch(data, {0}, 1, {}, torch::kCPU)->labels.values;
   }
   EXPECT_TRUE(torch::equal(labels, Ids({-1, -1, 3})));
 }
 
 TEST_F(ReadBatchTest, PackedRowsHaveTheirDocuments) {
   ASSERT_OK_AND_ASSIGN(const TokenBatch batch,
-                       ReadBatch(OpenExamples("pack"), {1, 0, 0}, 3, torch::kCPU));
+                       ReadBatch(OpenExamples("pack"), {1, 0, 0}, 3, {}, torch::kCPU));
   ASSERT_NE(batch.documents, nullptr);
   EXPECT_THAT(batch.documents->lengths,
               ElementsAre(ElementsAre(3), ElementsAre(1, 2), ElementsAre(1, 2)));
-  ASSERT_OK_AND_ASSIGN(const TokenBatch padded, ReadBatch(OpenExamples(), {0}, 1, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const TokenBatch padded, ReadBatch(OpenExamples(), {0}, 1, {}, torch::kCPU));
   EXPECT_EQ(padded.documents, nullptr);
-  ASSERT_OK_AND_ASSIGN(const TokenBatch text, ReadBatch(OpenText(), {0}, 1, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const TokenBatch text, ReadBatch(OpenText(), {0}, 1, {}, torch::kCPU));
   EXPECT_EQ(text.documents, nullptr);
 }
 
 TEST_F(ReadBatchTest, AnErrorOfTheDataIsReturned) {
-  EXPECT_THAT(ReadBatch(OpenExamples(), {0, 2}, 2, torch::kCPU),
+  EXPECT_THAT(ReadBatch(OpenExamples(), {0, 2}, 2, {}, torch::kCPU),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no row 2 of 2")));
 }
 

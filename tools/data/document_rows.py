@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents as a file of rows: the tokens of each, and which of them are marked."""
+import dataclasses
+import pathlib
+
+import numpy
+
+from .complete_file import complete_file
+from .data_error import DataError
+from .preview import preview_of
+from .rows import PADDING, first_fit, one_a_row
+from .safetensors_writer import FORMAT, Column, SafetensorsWriter
+
+
+@dataclasses.dataclass
+class DocumentCounts:
+    """What became of the documents of an input."""
+    rows: int = 0
+    documents: int = 0
+    tokens: int = 0  # Without padding.
+    answer_tokens: int = 0  # Of those, the marked ones.
+    dropped: int = 0
+    cut: int = 0
+    previews: list = dataclasses.field(default_factory=list)
+
+
+def write_document_rows(tokenizer, documents, output, options, metadata, counts, marked):
+    """Writes Documents, none of them longer than a row, into `output`, and counts them in `counts`.
+
+    `options` have the row's length as `sequence`, the `layout` and the number of rows for a
+    `preview`, which a tokenizers.Tokenizer writes. There, `marked` says what marked tokens are.
+    The `metadata` are those that only this kind of input has. At least one document is needed:
+    `counts` says how many were dropped before.
+    """
+    columns = [Column("tokens", "I32", [options.sequence]),
+               Column("documents", "I32", [options.sequence]),
+               Column("answers", "U8", [options.sequence])]
+    documents = _counted(documents, counts)
+    rows = (one_a_row(documents) if options.layout == "pad"
+            else first_fit(documents, options.sequence))
+    with (complete_file(output) as file,
+          SafetensorsWriter(file, pathlib.Path(output).parent, columns) as writer):
+        for row in rows:
+            writer.append(*_arrays_of(row, options.sequence))
+            counts.rows += 1
+            if counts.rows <= options.preview:
+                counts.previews.append(preview_of(tokenizer, row, counts.rows, options.sequence,
+                                                  marked))
+        if counts.rows == 0:
+            raise DataError(f"no document is left: all {counts.dropped} have more than --sequence "
+                            f"{options.sequence} tokens: take a larger one, or --too-long cut")
+        writer.finish({
+            "gemini.format": FORMAT, "sequence": str(options.sequence), "rows": str(counts.rows),
+            "documents": str(counts.documents), "layout": options.layout,
+            "answer_tokens": str(counts.answer_tokens), **metadata})
+
+
+def _counted(documents, counts):
+    for document in documents:
+        counts.documents += 1
+        counts.tokens += document.tokens.size
+        counts.answer_tokens += int(document.answers.sum())
+        yield document
+
+
+def _arrays_of(row, sequence):
+    """Returns the row's tokens, its documents' numbers and its answers, each [sequence]."""
+    tokens = numpy.full(sequence, PADDING, dtype="<i4")
+    numbers = numpy.zeros(sequence, dtype="<i4")
+    answers = numpy.zeros(sequence, dtype=numpy.uint8)
+    begin = 0
+    for number, document in enumerate(row, start=1):
+        end = begin + document.tokens.size
+        tokens[begin:end] = document.tokens
+        numbers[begin:end] = number
+        answers[begin:end] = document.answers
+        begin = end
+    return tokens, numbers, answers

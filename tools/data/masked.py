@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of text as a file of rows, for models that learn tokens which are masked.
+
+Nothing is masked here: a run chooses anew in each epoch among the tokens that are marked.
+"""
+import dataclasses
+import typing
+
+import numpy
+
+from .data_error import DataError
+from .document_rows import DocumentCounts, write_document_rows
+from .documents import Document
+from .fitted_texts import TextFitter
+from .json_lines import text_of_line
+from .model_tokenizer import digest_of, take_text_as_it_is
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedOptions:
+    """What the user decides; docs/data.md says what each value means."""
+    sequence: int  # Tokens of a row.
+    layout: str = "pad"  # Or "pack".
+    too_long: str = "error"  # Or "drop", or "cut".
+    preview: int = 0  # How many rows are shown.
+
+
+class TextLine(typing.NamedTuple):
+    """One line of a file."""
+    place: str  # Its file and line, as errors name them.
+    input: str  # The text without its end of line.
+    num_bytes: int
+
+
+def write_masked(tokenizer, paths, output, options, progress=lambda n: None):
+    """Encodes the lines of text files, in order, into `output`. Returns DocumentCounts.
+
+    `tokenizer` is one of transformers. It serves one call, which changes what it does with long
+    texts.
+    """
+    if tokenizer.mask_token_id is None:
+        raise DataError("the tokenizer has no mask token, so its model learns no masked ones: take "
+                        "--text, or name a mask_token in its tokenizer_config.json")
+    backend = tokenizer.backend_tokenizer
+    digest = digest_of(backend)
+    take_text_as_it_is(backend)
+    counts = DocumentCounts()
+    fitter = TextFitter(tokenizer, options.sequence, options.too_long, counts)
+    lines = (line for path in paths for line in read_text_lines(path, progress))
+    documents = _marked(fitter.fit(lines), _special_tokens_of(backend))
+    metadata = {"task": "masked", "tokenizer": digest, "mask_token": str(tokenizer.mask_token_id)}
+    write_document_rows(backend, documents, output, options, metadata, counts, "to be masked")
+    return counts
+
+
+def read_text_lines(path, progress):
+    """Yields the lines of a file that are not blank. Calls progress(bytes) as it reads."""
+    is_empty = True
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            progress(len(line))
+            place = f"{path}, line {number}"
+            text = text_of_line(line, number, place)
+            if not text or text.isspace():
+                continue
+            is_empty = False
+            yield TextLine(place, text.rstrip("\r\n"), len(line))
+    if is_empty:
+        raise DataError(f"{path} is empty: there is no line of text in it")
+
+
+def _special_tokens_of(tokenizer):
+    """Returns for each id of a tokenizers.Tokenizer whether it is a special token, bool [ids].
+
+    Those are never masked. transformers has made special what it has names for, such as the unknown
+    token.
+    """
+    result = numpy.zeros(max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1, dtype=bool)
+    result[[number for number, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special]] = True
+    return result
+
+
+def _marked(texts, is_special):
+    """Yields the document of each FittedText, with the tokens marked that may be masked."""
+    for text in texts:
+        may_be_masked = ~(is_special[text.tokens] | text.is_added)
+        if not may_be_masked.any():
+            raise DataError(f"{text.source.place}: nothing to learn: all {text.tokens.size} tokens "
+                            "are special ones, which are never masked")
+        yield Document(text.source.place, text.tokens, may_be_masked.astype(numpy.uint8))

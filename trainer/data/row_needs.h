@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model can do with rows of data, against which all of them are held before a run begins.
+#pragma once
+#include <cstdint>
+
+#include "trainer/families/task_spec.h"
+
+namespace gemini::trainer {
+
+struct RowNeeds {
+  int64_t vocab_size = 0;
+  int64_t num_token_types = 0;  // 0: the model knows no types.
+  bool takes_padding = true;
+  TaskSpec task = {};
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of rows, as a model takes it: what it reads, and what it is to predict.
+#pragma once
+#include <cstdint>
+
+#include "ATen/ops/zeros.h"
+#include "torch/types.h"
+#include "trainer/families/task_spec.h"
+#include "trainer/models/row_documents.h"
+
+namespace gemini::trainer {
+
+// What a batch is to predict.
+struct Labels {
+  // By task (trainer/families/task_spec.h). A label that is negative, or NaN, is not predicted.
+  //     causal, masked    int64 [batch, sequence]: a label stands where its token does. That of a
+  //                       causal task is predicted from the tokens before it; the model shifts
+  //                       them, as transformers does.
+  //     classification    int64 [batch]: of a single label, the class.
+  //                       fp32 [batch, num_labels]: of several 0 or 1; of a regression numbers.
+  torch::Tensor values;
+  int64_t count = 0;  // How many are predicted. Of a causal task the first of a row is not.
+
+  // Returns those by which every token but the first of a row is predicted.
+  static Labels AllOf(const torch::Tensor& tokens) {
+    return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
+  }
+  // Returns some of a task's shape on the tokens' device, all of which are predicted, for whom no
+  // value matters.
+  static Labels OfTask(const TaskSpec& task, const torch::Tensor& tokens) {
+    if (task.kind == TaskKind::kCausal) return AllOf(tokens);
+    if (task.kind == TaskKind::kMasked) return {tokens, tokens.numel()};
+    const int64_t rows = tokens.size(0);
+    if (task.problem == ProblemType::kSingleLabel) {
+      return {at::zeros({rows}, tokens.options()), rows};
+    }
+    return {at::zeros({rows, task.num_labels}, tokens.options().dtype(torch::kFloat32)),
+            rows * task.num_labels};
+  }
+  // Returns those of the first `rows` rows: nothing of the others is predicted.
+  static Labels OfFirst(const torch::Tensor& tokens, int64_t rows) {
+    Labels labels = AllOf(tokens.narrow(0, 0, rows));
+    if (rows == tokens.size(0)) return labels;
+    labels.values = tokens.clone();
+    labels.values.narrow(0, rows, tokens.size(0) - rows).fill_(-1);
+    return labels;
+  }
+};
+
+struct TokenBatch {
+  torch::Tensor tokens;      // int64 [batch, sequence].
+  torch::Tensor types = {};  // The same, of each token its type; undefined where all are of type 0.
+  Labels labels = {};
+  SharedDocuments documents = {};  // The rows have these.
+};
+
+}  // namespace gemini::trainer

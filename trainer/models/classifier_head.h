@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The head of a classification: a linear layer that reads one token of each sequence, the last one
+// that is no padding, or the first one through a pooler. Its losses are those of transformers:
+//     single label    the cross entropy of the class
+//     several labels  the binary cross entropy of each label
+//     regression      the squared error of each number
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "torch/nn/module.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/layer_set.h"
+#include "trainer/models/task_head.h"
+
+namespace gemini::trainer {
+
+class ClassifierHead : public TaskHead {
+ public:
+  // Asks `layers` for the layers and registers them below `root`, by the spec's names. The spec has
+  // a classifier. `site`: of its dropout, which no other layer of the model has.
+  ClassifierHead(torch::nn::Module& root, const ModelSpec& spec, LayerSet& layers, int64_t site);
+  torch::Tensor Logits(const HeadInput& input) const override;
+  BatchLoss LossOf(HeadInput input, const Labels& labels,
+                   const LossFactors& factors) const override;
+
+ private:
+  // Returns the tokens that are read: [batch, width].
+  torch::Tensor TokensRead(const HeadInput& input) const;
+
+  const ClassifierSpec spec_;
+  const ProblemType problem_;
+  const int64_t num_labels_;
+  const int64_t site_;
+  std::shared_ptr<Layer> pooler_;  // Null where the last token is read.
+  std::shared_ptr<Layer> classifier_;
+};
+
+}  // namespace gemini::trainer
