@@ -43,7 +43,7 @@ void Session::Check() const { ThrowIfError(state_->status()); }
 namespace {
 
 // All that can be refused is, before the module changes.
-std::shared_ptr<FrontModel> MakeStagedModel(
+std::shared_ptr<FrontModel> MakeModel(
     const std::shared_ptr<FrontSession>& session, torch::nn::Module& module,
     const torch::optim::OptimizerOptions& defaults,
     const std::vector<torch::optim::OptimizerParamGroup>& groups) {
@@ -72,7 +72,7 @@ Optimizer::Optimizer(Session& session, torch::nn::Module& module,
                      const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      std::unique_ptr<torch::optim::OptimizerOptions> defaults)
     : torch::optim::Optimizer(groups, std::move(defaults)),
-      model_(MakeStagedModel(session.state_, module, *defaults_, param_groups_)),
+      model_(MakeModel(session.state_, module, *defaults_, param_groups_)),
       num_assigned_(NumTensors(param_groups_)) {}
 
 Optimizer::~Optimizer() = default;

@@ -76,7 +76,7 @@ class NonModelGrowthTest : public TrainingTest {
   NonModelGrowthTest() { at::set_num_threads(1); }
   ~NonModelGrowthTest() override { WatchedAllocator::Install().Watch(nullptr); }
 
-  static std::unique_ptr<StagedModel> MakeStagedModel() {
+  static std::unique_ptr<StagedModel> MakeModel() {
     auto model = *MakeStagedModel(ParseHfConfig(kModel, "config")->spec, torch::kFloat32);
     torch::manual_seed(5);
     const torch::NoGradGuard no_grad;
@@ -118,13 +118,13 @@ class NonModelGrowthTest : public TrainingTest {
 
   // Plain training of all steps to come; then the session that has to follow it, with that room.
   void Start(const std::vector<Step>& steps, int64_t device_memory) {
-    reference_ = MakeStagedModel();
+    reference_ = MakeModel();
     optimizer_.emplace(UniqueParameters(*reference_), Optimizer());
     for (size_t i = 0; i < steps.size(); ++i) {
       losses_.push_back(ForwardBackward(*reference_, static_cast<int>(i), steps[i]));
       optimizer_->Step(kMaxNorm);
     }
-    managed_ = MakeStagedModel();
+    managed_ = MakeModel();
     TrainingOptions options = SmallOptions();
     options.chunk_bytes = kChunk;
     options.device_memory = device_memory;

@@ -48,10 +48,10 @@ struct Labels {
 };
 
 struct TokenBatch {
-  torch::Tensor tokens;      // int64 [batch, sequence].
-  torch::Tensor types = {};  // The same, of each token its type; undefined where all are of type 0.
+  torch::Tensor tokens;  // int64 [batch, sequence].
   Labels labels = {};
   SharedDocuments documents = {};  // The rows have these.
+  torch::Tensor types = {};  // As tokens, of each its type; undefined where all are of type 0.
 };
 
 }  // namespace gemini::trainer

@@ -6,10 +6,9 @@
 #include "ATen/OpMathType.h"
 #include "ATen/core/Reduction.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/binary_cross_entropy_with_logits.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/mse_loss.h"
+#include "ATen/ops/softplus.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/where.h"
 #include "trainer/models/counter_dropout.h"
@@ -89,10 +88,9 @@ BatchLoss ClassifierHead::LossOf(HeadInput input, const Labels& labels,
   const Tensor is_there = labels.values.eq(labels.values);
   const Tensor values = at::where(is_there, labels.values.to(logits.scalar_type()), 0.0);
   const bool has_several = problem_ == ProblemType::kMultiLabel;
+  // The binary cross entropy of a label 0 is softplus(logit), and of 1 softplus(-logit).
   const Tensor each =
-      has_several ? at::binary_cross_entropy_with_logits(logits, values, /*weight=*/{},
-                                                         /*pos_weight=*/{}, at::Reduction::None)
-                  : at::mse_loss(logits, values, at::Reduction::None);
+      has_several ? at::softplus(logits * (1 - 2 * values)) : (logits - values).square();
   loss.sum = at::where(is_there, each, 0.0).sum();
   if (has_several && counts_hits) {
     loss.hits = logits.gt(0).eq(values.gt(0.5)).bitwise_and(is_there).sum().unsqueeze(0);

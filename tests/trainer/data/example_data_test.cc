@@ -371,6 +371,71 @@ TEST_F(ExampleDataTest, TheFingerprintChangesWithTensorsAndTheSize) {
   EXPECT_NE(fingerprint(metadata).file_bytes, whole.file_bytes);
 }
 
+// What a masked task hides: any token of a row may be an answer.
+Content Masked() {
+  Content content;
+  content.metadata["task"] = "masked";
+  content.metadata["mask_token"] = "49";
+  content.answers = {1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0};
+  return content;
+}
+
+TEST_F(ExampleDataTest, OfAMaskedTaskTheFirstTokenMayBeAnAnswer) {
+  Write(Masked());
+  ASSERT_OK_AND_ASSIGN(ExampleData data, Open());
+  EXPECT_EQ(data.rows().task(), TaskKind::kMasked);
+  EXPECT_EQ(data.mask_token(), 49);
+  ASSERT_OK(data.CheckRows(Needs()));
+  std::vector<int64_t> tokens(4), labels(4);
+  ASSERT_OK(data.Read(1, absl::MakeSpan(tokens), absl::MakeSpan(labels)));
+  EXPECT_THAT(tokens, ElementsAre(11, 12, 13, 14));
+  EXPECT_THAT(labels, ElementsAre(11, -1, -1, 14));
+  EXPECT_THAT(data.CountAnswers(0), IsOkAndHolds(4));
+  // So may that of each document.
+  Content packed = Masked();
+  packed.metadata["layout"] = "pack";
+  packed.documents = {1, 1, 2, 3, 1, 2, 2, 2, 1, 1, 0, 0};
+  EXPECT_OK(Check(packed));
+  Content padding = Masked();
+  padding.answers[10] = 1;
+  EXPECT_THAT(Check(padding), StatusIs(kInvalid, HasSubstr("padding at position 2 that is an "
+                                                           "answer")));
+}
+
+TEST_F(ExampleDataTest, AMaskTokenThatIsMissingOrNoneOfTheVocabularyIsRefused) {
+  for (const auto& [value, message] :
+       {std::tuple("", "its mask_token is missing, expected 0 to 2147483647"),
+        std::tuple("-1", "its mask_token is '-1', expected 0 to"),
+        std::tuple("[MASK]", "its mask_token is '[MASK]', expected 0 to"),
+        std::tuple("2147483648", "its mask_token is '2147483648', expected 0 to"),
+        std::tuple("50", "its mask_token is 50, and the model has a vocabulary of 50")}) {
+    Content content = Masked();
+    content.metadata["mask_token"] = value;
+    if (*value == '\0') content.metadata.erase("mask_token");
+    EXPECT_THAT(Check(content), StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(message))));
+  }
+  // Others need none.
+  Content causal;
+  causal.metadata["mask_token"] = "[MASK]";
+  EXPECT_OK(Check(causal));
+}
+
+TEST_F(ExampleDataTest, PaddingIsFoundInWhicheverRowItIs) {
+  Content content = Masked();
+  content.documents[11] = content.documents[10] = 1;
+  Write(content);
+  ASSERT_OK_AND_ASSIGN(ExampleData full, Open());
+  ASSERT_OK(full.CheckRows(Needs()));
+  EXPECT_FALSE(full.has_padding());
+  content.documents[3] = 0;
+  content.answers[3] = 0;
+  Write(content);
+  ASSERT_OK_AND_ASSIGN(ExampleData padded, Open());
+  EXPECT_FALSE(padded.has_padding());
+  ASSERT_OK(padded.CheckRows(Needs()));
+  EXPECT_TRUE(padded.has_padding());
+}
+
 TEST_F(ExampleDataTest, WhatIsNoSafetensorsFileIsNamed) {
   EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("chats.safetensors")));
   std::filesystem::create_directory(path_);

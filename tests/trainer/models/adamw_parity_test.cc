@@ -31,14 +31,14 @@ void Update(Parameter& parameter, const torch::Tensor& grad,
   float* const exp_avg = parameter.exp_avg.data_ptr<float>();
   float* const exp_avg_sq = parameter.exp_avg_sq.data_ptr<float>();
   client::UpdateElements(settings,
-                      {.param = value,
-                       .grad = grad.data_ptr<float>(),
-                       .exp_avg = exp_avg,
-                       .exp_avg_sq = exp_avg_sq,
-                       .new_param = value,
-                       .new_exp_avg = exp_avg,
-                       .new_exp_avg_sq = exp_avg_sq},
-                      grad.numel());
+                         {.param = value,
+                          .grad = grad.data_ptr<float>(),
+                          .exp_avg = exp_avg,
+                          .exp_avg_sq = exp_avg_sq,
+                          .new_param = value,
+                          .new_exp_avg = exp_avg,
+                          .new_exp_avg_sq = exp_avg_sq},
+                         grad.numel());
 }
 
 TEST(AdamWParityTest, TwentyRecordedGradientsMoveEveryTensorAsTorchDoes) {

@@ -359,28 +359,6 @@ TEST_P(StagedModelTest, TheLossIsThatOfTheNextToken) {
   EXPECT_TRUE(std::isnan(model->Loss(tokens.slice(1, 0, 1)).item<double>()));
 }
 
-TEST(LossSumTest, EachLabelWeighsAlikeAndRoutersByRows) {
-  LossSum sum, of_rank;
-  sum.Add({.total = 2.5, .of_labels = 2, .router = 5, .labels = 1}, /*rows=*/2);
-  of_rank.Add({.total = 8.25, .of_labels = 8, .router = 2, .labels = 5}, /*rows=*/6);
-  sum.Add(of_rank);
-  sum.Add(LossSum());
-  const LossValues mean = sum.Mean();
-  EXPECT_EQ(mean.labels, 6);
-  EXPECT_DOUBLE_EQ(mean.of_labels, (1 * 2.0 + 5 * 8.0) / 6);
-  EXPECT_DOUBLE_EQ(*mean.router, (2 * 5.0 + 6 * 2.0) / 8);
-  EXPECT_DOUBLE_EQ(mean.total, mean.of_labels + (2 * 0.5 + 6 * 0.25) / 8);
-}
-
-TEST(LossSumTest, WithoutARouterTheTotalIsTheCrossEntropy) {
-  LossSum sum;
-  EXPECT_TRUE(std::isnan(sum.Mean().total));
-  sum.Add({.total = 3, .of_labels = 3, .labels = 3}, /*rows=*/1);
-  sum.Add({.total = 6, .of_labels = 6, .labels = 1}, /*rows=*/1);
-  EXPECT_EQ(sum.Mean().total, 3.75);
-  EXPECT_EQ(sum.Mean().router, std::nullopt);
-}
-
 TEST(StagedModelErrorTest, ParametersOfIntegersAreRefused) {
   const auto config = ParseHfConfig(kGpt2, "config");
   ASSERT_OK(config);

@@ -41,7 +41,7 @@ constexpr const char* kModels[] = {
         "num_experts":6,"decoder_sparse_step":2,"output_router_logits":true,
         "router_aux_loss_coef":0.5,"attention_dropout":PDROP})"};
 
-std::unique_ptr<StagedModel> MakeStagedModel(std::string json, const std::string& dropout) {
+std::unique_ptr<StagedModel> MakeModel(std::string json, const std::string& dropout) {
   for (size_t at; (at = json.find("PDROP")) != std::string::npos;) json.replace(at, 5, dropout);
   auto model = MakeStagedModel(ParseHfConfig(json, "config")->spec, torch::kFloat32);
   torch::manual_seed(1);
@@ -140,7 +140,7 @@ TEST(VerticalScheduleTest, GradientsEqualThoseOfOneMicroBatchAfterTheOther) {
       for (const int count : {1, 3}) {
         SCOPED_TRACE(std::string(json).substr(0, 60) + " dropout: " + dropout +
                      " micro-batches: " + std::to_string(count));
-        const auto model = MakeStagedModel(json, dropout);
+        const auto model = MakeModel(json, dropout);
         const std::vector<TokenBatch> batches = MicroBatches(count);
         ExpectEqual(*model, RunVertical(*model, batches), RunHorizontal(*model, batches));
       }
@@ -174,7 +174,7 @@ class NotedActivations : public ActivationStore {
 };
 
 TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
-  const auto model = MakeStagedModel(kModels[1], "0.3");  // Of two blocks.
+  const auto model = MakeModel(kModels[1], "0.3");  // Of two blocks.
   const std::vector<TokenBatch> batches = MicroBatches(2);
   const Result expected = RunVertical(*model, batches);
   NotedActivations activations;
@@ -211,7 +211,7 @@ class CopyingStore final : public ActivationStore {
 
 TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway) {
   for (const char* json : kModels) {
-    const std::unique_ptr<StagedModel> model = MakeStagedModel(json, "0.1");
+    const std::unique_ptr<StagedModel> model = MakeModel(json, "0.1");
     CopyingStore store;
     const std::vector<TokenBatch> batches = MicroBatches(2);
     ASSERT_OK(RunVertically(*model, batches, store, Accept, MeanOf(batches)));
@@ -220,7 +220,7 @@ TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway)
 }
 
 TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
-  const auto model = MakeStagedModel(kModels[1], "0.0");
+  const auto model = MakeModel(kModels[1], "0.0");
   NotedActivations activations;
   activations.fail_at = 3;
   EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept, LossFactors()),
@@ -305,7 +305,7 @@ TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
 }
 
 TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
-  const auto model = MakeStagedModel(kModels[0], "0.0");
+  const auto model = MakeModel(kModels[0], "0.0");
   for (auto& item : model->named_parameters()) {
     if (item.key().find(".w") != std::string::npos) item.value().set_requires_grad(false);
   }

@@ -25,6 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Mode = MetricsFile::Mode;
 
+const std::vector<TaskMetric> kPerplexity = {{"perplexity", 4.48}};
+
 class MetricsFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -71,7 +73,7 @@ TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
 
 TEST_F(MetricsFileTest, TheLossOfTheRoutersIsThereWhereThereIsOne) {
   StepMetrics step = Step(3);
-  EvalMetrics evaluation = {3, 1.5, 4.48};
+  EvalMetrics evaluation = {3, 1.5, kPerplexity};
   EXPECT_FALSE(nlohmann::json::parse(ToJson(step)).contains("router_loss"));
   EXPECT_FALSE(nlohmann::json::parse(ToJson(evaluation)).contains("eval_router_loss"));
   step.router_loss = 2.25;
@@ -80,8 +82,16 @@ TEST_F(MetricsFileTest, TheLossOfTheRoutersIsThereWhereThereIsOne) {
   EXPECT_EQ(nlohmann::json::parse(ToJson(evaluation))["eval_router_loss"].get<double>(), 2.5);
 }
 
+TEST_F(MetricsFileTest, WhatATaskTellsIsThereByItsName) {
+  const auto json =
+      nlohmann::json::parse(ToJson(EvalMetrics{3, 1.5, {{"accuracy", 0.75}, {"top5", 0.875}}}));
+  EXPECT_EQ(json["eval_accuracy"].get<double>(), 0.75);
+  EXPECT_EQ(json["eval_top5"].get<double>(), 0.875);
+  EXPECT_FALSE(json.contains("eval_perplexity"));
+}
+
 TEST_F(MetricsFileTest, BytesOfExpertsAreThereWhereTheyWereRouted) {
-  EvalMetrics evaluation = {3, 1.5, 4.48};
+  EvalMetrics evaluation = {3, 1.5, kPerplexity};
   EXPECT_FALSE(nlohmann::json::parse(ToJson(evaluation)).contains("expert_fetch_bytes"));
   evaluation.expert_fetch_bytes = 77;
   EXPECT_EQ(nlohmann::json::parse(ToJson(evaluation))["expert_fetch_bytes"].get<int64_t>(), 77);
@@ -113,13 +123,14 @@ TEST_F(MetricsFileTest, ResumingDropsLaterStepsAndABrokenLastLine) {
   {
     ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {0, 0}));
     for (int64_t step = 1; step <= 4; ++step) ASSERT_OK(file.Append(Step(step)));
-    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
+    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, kPerplexity}));
   }
   std::ofstream(path_, std::ios::app) << "{\"step\":2,\"lo";
   ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, {2, 2}));
   ASSERT_OK(file.Append(Step(3)));
   EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n" +
-                           ToJson(EvalMetrics{2, 1.5, 4.48}) + "\n" + ToJson(Step(3)) + "\n");
+                           ToJson(EvalMetrics{2, 1.5, kPerplexity}) + "\n" + ToJson(Step(3)) +
+                           "\n");
 }
 
 TEST_F(MetricsFileTest, ResumingWithoutAFileMakesOne) {
@@ -170,12 +181,12 @@ TEST_F(MetricsFileTest, ResumingDropsEvaluationsThatAreMadeAgain) {
   {
     ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {}));
     ASSERT_OK(file.Append(Step(1)));
-    ASSERT_OK(file.Append(EvalMetrics{1, 1.5, 4.48}));
+    ASSERT_OK(file.Append(EvalMetrics{1, 1.5, kPerplexity}));
     ASSERT_OK(file.Append(Step(2)));
-    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
+    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, kPerplexity}));
   }
   ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, {.step = 2, .evaluated_step = 1}));
-  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(EvalMetrics{1, 1.5, 4.48}) + "\n" +
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(EvalMetrics{1, 1.5, kPerplexity}) + "\n" +
                            ToJson(Step(2)) + "\n");
 }
 
@@ -186,7 +197,7 @@ TEST_F(MetricsFileTest, TheLastEvaluationUpToAStepIsFound) {
     for (int64_t step = 1; step <= 6; ++step) {
       ASSERT_OK(file.Append(Step(step)));
       if (step % 2 == 0) {
-        ASSERT_OK(file.Append(EvalMetrics{step, 1.5, 4.48}));
+        ASSERT_OK(file.Append(EvalMetrics{step, 1.5, kPerplexity}));
       }
     }
   }

@@ -28,14 +28,16 @@ TEST(SummaryTextTest, SaysHowFarARunCameAndHowOftenItLeftItsPlan) {
                     Not(HasSubstr("Evaluation")), Not(HasSubstr("DEVICE"))));
 
   summary.eval_loss = 5.5;
+  summary.eval_metrics = {{"accuracy", 0.75}};
   summary.checkpoint.clear();
   summary.memory.device_budget_bytes = 3 << 20;
   summary.memory.phases.planned_rounds = 3;
   summary.memory.phases.divergences[static_cast<size_t>(Divergence::kNonModel)] = 2;
   EXPECT_THAT(
       SummaryText(config, summary),
-      AllOf(HasSubstr("Evaluation   loss 5.5000"), HasSubstr("of a budget of 3 MiB"),
-            HasSubstr("followed 3 times, left 2 (non-model 2)"), HasSubstr("Checkpoint   none")));
+      AllOf(HasSubstr("Evaluation   loss 5.5000, accuracy 0.7500"),
+            HasSubstr("of a budget of 3 MiB"), HasSubstr("followed 3 times, left 2 (non-model 2)"),
+            HasSubstr("Checkpoint   none")));
 }
 
 }  // namespace

@@ -103,12 +103,12 @@ class SpaceModelTest : public ::testing::Test {
     torch::manual_seed(1);
     net_ = std::make_unique<Net>();
     ASSERT_OK_AND_ASSIGN(std::vector<ModuleTensor> tensors, CollectModuleTensors(*net_, {}));
-    MakeStagedModel("model", std::move(tensors), /*host_slots=*/3 * 4 + 8, store_, model_);
+    MakeModel("model", std::move(tensors), /*host_slots=*/3 * 4 + 8, store_, model_);
     ASSERT_NE(model_, nullptr);
     ASSERT_EQ(store_->num_bundles(), 3);
   }
-  void MakeStagedModel(const std::string& name, std::vector<ModuleTensor> tensors,
-                       int64_t host_slots, ChunkStore*& store, std::unique_ptr<SpaceModel>& model) {
+  void MakeModel(const std::string& name, std::vector<ModuleTensor> tensors, int64_t host_slots,
+                 ChunkStore*& store, std::unique_ptr<SpaceModel>& model) {
     std::vector<TensorSpec> specs;
     for (const ModuleTensor& tensor : tensors) {
       specs.push_back({tensor.names.front(),
@@ -488,7 +488,7 @@ TEST_F(UpdateWithoutItsServer, FailsLatchesAndNeverShowsAnOlderVersion) {
   ASSERT_OK_AND_ASSIGN(std::vector<ModuleTensor> tensors, CollectModuleTensors(module, {}));
   std::unique_ptr<SpaceModel> model;
   ChunkStore* store = nullptr;
-  MakeStagedModel("long", std::move(tensors), SpareSlots({}), store, model);
+  MakeModel("long", std::move(tensors), SpareSlots({}), store, model);
   ASSERT_NE(model, nullptr);
   for (int step = 1; step <= 2; ++step) {
     module.zero_grad();
