@@ -254,8 +254,10 @@ class AnswersTest(RanksTestCase):
                 arrays[name][row, position] = value
                 self.check_refused("changed.safetensors", *words,
                                    data=save(self.directory / "changed.safetensors", arrays))
-        path = save(self.directory / "other.safetensors", arrays_of(self.examples), task="masked")
-        self.check_refused("other.safetensors: its task is 'masked', expected 'causal'", data=path)
+        path = save(self.directory / "other.safetensors", arrays_of(self.examples), task="cooking")
+        self.check_refused("other.safetensors: its task is 'cooking', expected causal, masked", data=path)
+        path = save(self.directory / "other.safetensors", arrays_of(self.examples), task="masked", mask_token="3")
+        self.check_refused("other.safetensors is of the task masked", "task causal", data=path)
         os.truncate(path, path.stat().st_size - 5)
         self.check_refused("other.safetensors", data=path)
 

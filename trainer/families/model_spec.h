@@ -265,6 +265,8 @@ struct ModelSpec {
   WeightNames files = {};
 
   bool has_projections() const { return embedding_width != width; }
+  // Whether backward needs parameters of the embeddings again: a table is not needed.
+  bool embeddings_need_values() const { return has_projections() || embedding_norm; }
   bool HasExperts(int64_t block) const {
     return experts.has_value() && (has_experts.empty() || has_experts[static_cast<size_t>(block)]);
   }

@@ -45,8 +45,8 @@ policies::BlockSizes BlockOf(const ModelSpec& spec, int64_t index, int64_t seque
   if (spec.kinds[spec.KindOf(index)].rotary.has_value()) {
     block.moved_between += 2 * (block.query_width + block.key_width);
   }
-  // A token sees half of the sequence before it, on the average, or its window.
-  block.seen_tokens = Count(sequence) / 2;
+  // A token sees all of the sequence, or on the average half of it before itself, or its window.
+  block.seen_tokens = Count(sequence) / (attention.causal ? 2 : 1);
   const int64_t window = spec.kinds[spec.KindOf(index)].window;
   if (window > 0) block.seen_tokens = std::min(block.seen_tokens, Count(window));
   block.matrices.push_back({.in = width, .out = block.query_width});
@@ -75,8 +75,11 @@ policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence) {
     sizes.blocks.push_back(BlockOf(spec, block, sequence));
   }
   sizes.width = Count(spec.width);
-  sizes.head_parameters = Count(spec.vocab_size) * Count(spec.embedding_width);
-  sizes.embedding_parameters = sizes.head_parameters;
+  sizes.embedding_parameters = Count(spec.vocab_size) * Count(spec.embedding_width);
+  // A pooler is left out: it reads one token of a sequence, as the classifier does.
+  sizes.head_parameters = spec.task.predicts_tokens()
+                              ? sizes.embedding_parameters
+                              : Count(spec.task.num_labels) * Count(spec.embedding_width);
   if (spec.positions.has_value()) {
     sizes.embedding_parameters += Count(spec.positions->rows) * sizes.width;
   }

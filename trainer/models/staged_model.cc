@@ -5,12 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "ATen/ops/full_like.h"
 #include "absl/strings/str_cat.h"
 #include "client/torch/device/vector_math.h"
-#include "gemini/system/status_macros.h"
-#include "torch/csrc/autograd/autograd.h"
-#include "torch/csrc/autograd/variable.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/transformer.h"
 

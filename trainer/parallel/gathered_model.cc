@@ -75,8 +75,7 @@ int64_t GatheredModel::FirstRankWith(size_t unit) const {
 }
 
 void GatheredModel::GatherAheadBackwards(size_t unit) {
-  // Of the embeddings, a look-up needs nothing in backward.
-  if (unit > 1 || spec_.has_projections()) GatherAhead(unit - 1);
+  if (unit > 1 || spec_.embeddings_need_values()) GatherAhead(unit - 1);
 }
 
 void GatheredModel::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) const {
@@ -213,8 +212,7 @@ torch::Tensor GatheredModel::Embed(const TokenBatch& batch) {
   whole_->set_dropout_draw(dropout_draw());
   whole_->set_documents(documents());
   GatheredUnit& unit = *units_.front();
-  // A look-up does not need the table in backward, but a projection needs its matrix.
-  const bool again = spec_.has_projections();
+  const bool again = spec_.embeddings_need_values();
   embeddings_ = unit.Views(again ? UnitUse::kAgain : UnitUse::kOnce);
   layers_.front().Use(embeddings_);
   GatherAhead(1);
