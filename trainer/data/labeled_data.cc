@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gemini/files/safetensors_header.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -32,6 +33,13 @@ absl::StatusOr<std::vector<std::string>> NamesOf(const TokenRows& rows, int64_t 
                                                  num_labels, " texts: prepare the data again"));
 }
 
+// Classes have no fraction.
+std::string AsText(float value) {
+  return std::abs(value) < 1e9F && value == std::trunc(value)
+             ? absl::StrCat(static_cast<int64_t>(value))
+             : absl::StrCat(value);
+}
+
 }  // namespace
 
 absl::StatusOr<LabeledData> LabeledData::Open(TokenRows opened) {
@@ -41,8 +49,8 @@ absl::StatusOr<LabeledData> LabeledData::Open(TokenRows opened) {
   GEMINI_ASSIGN_OR_RETURN(const std::string problem, rows.Metadata("problem_type"));
   const auto known = std::ranges::find(kProblemNames, absl::string_view(problem));
   if (known == std::end(kProblemNames)) {
-    return absl::InvalidArgumentError(absl::StrCat(rows.path(), ": its problem_type is '", problem,
-                                                   "', expected one of ",
+    return absl::InvalidArgumentError(absl::StrCat(rows.path(), ": its problem_type is ",
+                                                   PrintableName(problem), ", expected one of ",
                                                    absl::StrJoin(kProblemNames, ", ")));
   }
   data.task_.problem = static_cast<ProblemType>(known - std::begin(kProblemNames));
@@ -107,7 +115,7 @@ absl::Status LabeledData::CheckLabels(int64_t row, absl::Span<const float> value
                                                                       : std::isfinite(value);
     if (is_right) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(rows_.path(), ": row ", row, " has the label ", value, ", expected ",
+        absl::StrCat(rows_.path(), ": row ", row, " has the label ", AsText(value), ", expected ",
                      task_.problem == ProblemType::kSingleLabel
                          ? absl::StrCat("one of the model's ", num_labels_, " labels, from 0 to ",
                                         num_labels_ - 1)
@@ -136,7 +144,7 @@ absl::Status LabeledData::CheckDocuments(int64_t row, absl::Span<const int32_t> 
     const auto place = end == documents.begin() ? end : wrong;
     return absl::InvalidArgumentError(
         absl::StrCat(rows_.path(), ": row ", row, " has document ", *place, " at position ",
-                     place - documents.begin(), ", expected ", place == end ? 1 : 0,
+                     place - documents.begin(), ", expected ", place == documents.begin() ? 1 : 0,
                      ": prepare the data again"));
   }
   if (end == documents.end() || takes_padding) return absl::OkStatus();

@@ -8,7 +8,7 @@ void LossSum::Add(const LossValues& batch, int64_t rows) {
   sum.labels_ = batch.labels;
   sum.rows_ = rows;
   const auto num_rows = static_cast<double>(rows);
-  sum.of_labels_ = batch.of_labels * static_cast<double>(batch.labels);
+  if (batch.labels > 0) sum.of_labels_ = batch.of_labels * static_cast<double>(batch.labels);
   sum.beside_ = (batch.total - batch.of_labels) * num_rows;
   if (batch.router.has_value()) sum.routers_ = *batch.router * num_rows;
   sum.hits_ = batch.hits;
