@@ -99,11 +99,16 @@ std::string ConfigText(const HfCheckpoint& source, const SaveOptions& options) {
   const bool has_another_head =
       config.is_new_task || !source.made_heads().empty() || !source.left_out().empty();
   const bool in_fp32 = options.dtype == SaveOptions::Dtype::kFloat32;
-  if (!in_fp32 && !has_another_head) return config.json;
+  const TaskSpec& task = config.spec.task;
   OrderedJson json = OrderedJson::parse(config.json, nullptr, /*allow_exceptions=*/false);
+  // Where it says nothing of them, the data have said what the labels are.
+  const bool lacks_problem =
+      !task.predicts_tokens() && (!json.contains("problem_type") || json["problem_type"].is_null());
+  if (!in_fp32 && !has_another_head && !lacks_problem) return config.json;
+  if (lacks_problem) json["problem_type"] = NameOf(task.problem);
   if (has_another_head) {
     json["architectures"] = OrderedJson::array({config.model_class});
-    if (!config.spec.task.predicts_tokens()) DescribeLabels(config.spec.task, json);
+    if (!task.predicts_tokens()) DescribeLabels(task, json);
   }
   if (!in_fp32) return json.dump(2) + "\n";
   for (const char* key : {"dtype", "torch_dtype"}) {  // The new name and the old one.

@@ -131,7 +131,8 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
                                         /*sees_padding=*/!spec.attention.causal));
   // Steps and evaluations are foretold alike, by what needs more memory.
   config.has_documents |= data.has_documents();
-  if (data.has_documents() && config.sequence_parallel == "ring") {
+  if (data.has_documents() && spec.task.kind == TaskKind::kCausal &&
+      config.sequence_parallel == "ring") {
     return absl::UnimplementedError(absl::StrCat(
         key, " ", path, " has several documents in a row, which --sequence-parallel ring does not ",
         "keep apart: take ulysses, or prepare the data with --pad"));

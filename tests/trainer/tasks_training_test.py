@@ -1,0 +1,489 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gemini-train --task: classifications and masked tokens have transformers' losses, and its models load what is saved;
+placements, resuming and ranks change no bit."""
+import json
+import math
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy
+import torch
+import transformers
+from torch.nn import functional
+
+from ranks_program import EPSILON, RanksTestCase
+from task_fixture import (ADAM_EPSILON, LEARNING_RATE, NO_DROPOUT, REGRESSION, SEQUENCE, SEVERAL, SINGLE, VOCABULARY,
+                          config_of, labelled, logits_of, losses_of_masked, make_rows, masked, save_classifier,
+                          save_labelled, save_masked, save_model, train_classifier, train_masked)
+from train_program import KIB, MODELS, metrics, run, steps, tensors
+
+ROWS = 9
+STEPS = 10
+MASKED_STEPS = 6
+LIKE_TRANSFORMERS = {"order": "sequential", "weight_decay": 0, "beta2": 0.99, "epsilon": ADAM_EPSILON, "clip": 1.0}
+SEED = 4_000_000_001
+ERROR, USAGE = 1, 2
+PREPARE = os.path.join(os.path.dirname(__file__), "../../tools/prepare_data.py")
+
+
+def bytes_of(model):
+    return sum(len(data) for _, _, data in tensors(model / "model.safetensors").values())
+
+
+class TasksTestCase(RanksTestCase):
+    def keys(self, model, data, **more):
+        return {"model": model, "data": data, "batch": 2, "steps": 6, "lr": LEARNING_RATE, "schedule": "constant",
+                "log_level": "warning", **more}
+
+    def assert_close(self, ours, expected, relative, key="loss"):
+        self.assertEqual(len(ours), len(expected))
+        self.assertTrue(ours, f"there is no {key}")
+        worst = max(abs(one - other) / abs(other) for one, other in zip(ours, expected))
+        self.assertLessEqual(worst, relative, f"{key}: {ours}, {expected}")
+
+    def losses(self, output):
+        return [line["loss"] for line in steps(output)]
+
+    def norms(self, output):
+        return [line["grad_norm"] for line in steps(output)]
+
+    def classification(self, name, problem=SINGLE, num_labels=7, seed=1, count=ROWS, types=False):
+        """A file of labelled texts, and its arrays."""
+        arrays = labelled(problem, num_labels, seed, count, types)
+        return save_labelled(self.directory / f"{name}.safetensors", arrays, problem, num_labels), arrays
+
+    def masked_data(self, name, per_row, seed=1):
+        texts = make_rows(seed, ROWS * per_row, longest=SEQUENCE // per_row)
+        arrays = masked(texts, per_row)
+        return save_masked(self.directory / f"{name}.safetensors", arrays, "pad" if per_row == 1 else "pack"), arrays
+
+    def masked_model(self, dropout=False):
+        return save_model(transformers.BertForMaskedLM, config_of("bert", **({} if dropout else NO_DROPOUT)),
+                          self.directory / "bert_masked")
+
+    def loaded(self, output, model_class):
+        """The saved model in transformers, in which nothing is missing or left over."""
+        model, info = model_class.from_pretrained(output / "latest", dtype=torch.float32, output_loading_info=True)
+        self.assertEqual({key: list(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")},
+                         {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []})
+        return model
+
+    def config(self, output):
+        return json.loads((output / "latest" / "config.json").read_text())
+
+
+class ParityTest(TasksTestCase):
+    def check_classifier(self, family, problem, num_labels, accumulate=1, types=False):
+        name = f"{family}_{problem}"
+        model = save_classifier(family, self.directory / name, num_labels=num_labels, problem_type=problem)
+        data, arrays = self.classification(f"{name}_data", problem, num_labels, types=types)
+        eval_data, eval_arrays = self.classification(f"{name}_eval", problem, num_labels, seed=2, count=5, types=types)
+        output = self.train(f"{name}_out", **self.keys(
+            model, data, steps=STEPS, accumulate=accumulate, **LIKE_TRANSFORMERS, eval_data=eval_data))
+        losses, norms, trained = train_classifier(model, arrays, 2, accumulate, STEPS)
+        self.assert_close(self.losses(output), losses, 1e-5)
+        self.assert_close(self.norms(output), norms, 1e-4, "norm")
+        saved = self.loaded(output, transformers.AutoModelForSequenceClassification)
+        self.assertIs(type(saved), type(trained))
+        ours, theirs = logits_of(saved, arrays), logits_of(trained, arrays)
+        self.assert_close([(ours - theirs).abs().max() / theirs.abs().max() + 1], [1], 2e-5, "logits")
+        self.check_evaluation(metrics(output)[-1], problem, logits_of(saved, eval_arrays),
+                              torch.from_numpy(eval_arrays["labels"]))
+
+    def check_evaluation(self, line, problem, logits, labels):
+        if problem == SINGLE:
+            choices = logits.topk(5).indices == labels[:, None]
+            expected = {"eval_loss": functional.cross_entropy(logits, labels.long()),
+                        "eval_accuracy": (logits.argmax(-1) == labels).float().mean()}
+            if logits.shape[1] > 5:
+                expected["eval_top5"] = choices.any(-1).float().mean()
+        elif problem == SEVERAL:
+            expected = {"eval_loss": functional.binary_cross_entropy_with_logits(logits, labels),
+                        "eval_accuracy": ((logits > 0) == (labels > 0.5)).float().mean()}
+        else:
+            loss = functional.mse_loss(logits, labels)
+            expected = {"eval_loss": loss, "eval_mean_squared_error": loss}
+        self.assertEqual({key for key in line if key.startswith("eval_") and "second" not in key}, set(expected))
+        for key, value in expected.items():
+            if "accuracy" in key or "top5" in key:
+                self.assertAlmostEqual(line[key], value.item(), delta=1e-6, msg=key)
+            else:
+                self.assert_close([line[key]], [value.item()], 1e-5, key)
+
+    def test_classifications(self):
+        for family in ("gpt2", "llama", "qwen3", "bert"):
+            for problem, num_labels in ((SINGLE, 7), (SEVERAL, 4), (REGRESSION, 1 if family == "llama" else 3)):
+                with self.subTest(family, problem=problem):
+                    self.check_classifier(family, problem, num_labels, accumulate=2 if problem == SINGLE else 1)
+
+    def test_all_other_families_classify(self):
+        data, arrays = self.classification("rows", num_labels=3)
+        for path in sorted((MODELS / "three_layers").iterdir()):
+            if path.name in ("gpt2", "llama", "qwen3", "cohere"):
+                continue
+            with self.subTest(path.name):
+                config = json.loads((path / "config.json").read_text())
+                changes = {key: 0.0 for key in config if "drop" in key and "layerdrop" not in key}
+                changes |= {"output_router_logits": False} if "output_router_logits" in config else {}
+                config = transformers.AutoConfig.from_pretrained(path, pad_token_id=0, num_labels=3, **changes)
+                model = save_model(transformers.AutoModelForSequenceClassification.from_config, config,
+                                   self.directory / path.name)
+                output = self.train(f"{path.name}_out", **self.keys(model, data, steps=3, **LIKE_TRANSFORMERS))
+                losses, norms, trained = train_classifier(model, arrays, 2, 1, 3)
+                self.assert_close(self.losses(output), losses, 1e-5)
+                self.assert_close(self.norms(output), norms, 1e-4, "norm")
+                saved = self.loaded(output, transformers.AutoModelForSequenceClassification)
+                self.assertEqual(self.config(output)["architectures"], [type(trained).__name__])
+                ours, theirs = logits_of(saved, arrays), logits_of(trained, arrays)
+                self.assert_close([(ours - theirs).abs().max() / theirs.abs().max() + 1], [1], 2e-5, "logits")
+
+    def test_pairs_of_texts(self):
+        self.check_classifier("bert", SINGLE, 6, accumulate=2, types=True)
+
+    def test_masked_tokens(self):
+        model = self.masked_model()
+        for per_row in (1, 3):
+            with self.subTest(per_row=per_row):
+                data, arrays = self.masked_data(f"masked_{per_row}", per_row)
+                eval_data, eval_arrays = self.masked_data(f"masked_eval_{per_row}", per_row, seed=3)
+                batch, accumulate = 2, per_row
+                output = self.train(f"out_{per_row}", **self.keys(
+                    model, data, steps=MASKED_STEPS, accumulate=accumulate, **LIKE_TRANSFORMERS, seed=SEED,
+                    eval_data=eval_data))
+                losses, norms, trained = train_masked(model, arrays, batch * accumulate, MASKED_STEPS, SEED)
+                self.assert_close(self.losses(output), losses, 1e-5)
+                self.assert_close(self.norms(output), norms, 1e-4, "norm")
+                saved = self.loaded(output, transformers.BertForMaskedLM)
+                with torch.no_grad():
+                    total, count = losses_of_masked(saved.eval(), eval_arrays, [
+                        (row, {"seed": SEED, "place": row, "is_evaluation": True}) for row in range(ROWS)])
+                    tokens = torch.from_numpy(arrays["tokens"].astype(numpy.int64))
+                    ours, theirs = saved(tokens).logits, trained.eval()(tokens).logits
+                line, expected = metrics(output)[-1], total.item() / count
+                self.assert_close([line["eval_loss"], line["eval_perplexity"]], [expected, math.exp(expected)], 1e-5,
+                                  "evaluation")
+                self.assert_close([(ours - theirs).abs().max() / theirs.abs().max() + 1], [1], 2e-5, "logits")
+
+
+class BitsTest(TasksTestCase):
+    def cases(self):
+        """Models with dropout, and data in the run's order."""
+        for family in ("llama", "bert"):
+            model = save_classifier(family, self.directory / family, dropout=True, num_labels=7)
+            data, eval_data = (self.classification(f"{family}_{seed}", seed=seed, types=family == "bert")[0]
+                               for seed in (1, 2))
+            yield family, self.keys(model, data, eval_data=eval_data)
+        data, eval_data = (self.masked_data(f"masked_{seed}", per_row=2, seed=seed)[0] for seed in (1, 2))
+        yield "masked", self.keys(self.masked_model(dropout=True), data, eval_data=eval_data)
+
+    def assert_same_end(self, one, other):
+        super().assert_same_end(one, other)
+        self.assertEqual(*({key: value for key, value in metrics(output)[-1].items() if "second" not in key}
+                           for output in (one, other)))
+
+    def test_placements_and_schedules_change_no_bit(self):
+        for name, keys in self.cases():
+            self.check_placements(name, {**keys, "accumulate": 2, "eval_every": 2})
+
+    def check_placements(self, case, keys):
+        reference = self.train(f"{case}_reference", **keys, reference=True)
+        keys["chunk_size"] = 64 * KIB
+        for name, more in {"plain": {}, "recomputed": {"recompute": True}}.items():
+            with self.subTest(name, case=case):
+                placed = {**keys, **more}
+                self.assert_same_end(reference, self.train(f"{case}_{name}", **placed,
+                                                           device_memory=self.floor(placed)))
+        with self.subTest("vertical", case=case):
+            vertical = dict(keys, micro_batch_schedule="vertical")
+            roomy = self.train(f"{case}_roomy", **vertical)
+            # All heads then come before all look-ups of a tied table, which are added up in that order.
+            of_vertical = self.train(f"{case}_reference_vertical", **vertical, reference=True)
+            if case == "masked":
+                self.assert_close(self.losses(of_vertical)[:1], self.losses(reference)[:1], 1e-6)
+            else:
+                self.assert_same_end(reference, of_vertical)
+            self.assert_same_end(of_vertical, roomy)
+            budget = max(line["non_model_peak_bytes"] for line in steps(roomy)) + bytes_of(keys["model"]) // 3
+            self.assert_same_end(of_vertical, self.train(f"{case}_vertical", **vertical, device_memory=budget))
+        with self.subTest("nvme", case=case):
+            store = self.directory / f"{case}_store"
+            store.mkdir()
+            self.assert_same_end(reference, self.train(f"{case}_nvme", **keys, nvme=[f"{store}:64MiB"],
+                                                       optimizer_tier="nvme", device_memory="3MiB"))
+        with self.subTest("bf16", case=case):
+            keys["precision"] = "bf16"
+            self.assert_same_end(self.train(f"{case}_reference_bf16", **keys, reference=True),
+                                 self.train(f"{case}_bf16", **keys, device_memory=self.floor(keys)))
+
+    def floor(self, keys):
+        """The smallest DEVICE that such a run takes."""
+        return self.named_bytes(run(output=self.directory / "refused", **keys, device_memory=64 * KIB))
+
+    def test_steps_are_planned_whatever_lengths_their_texts_have(self):
+        for name, keys in self.cases():
+            with self.subTest(name):
+                output = self.train(f"{name}_planned", **{**keys, "steps": 8})
+                self.assertEqual([line["planned_rounds"] for line in steps(output)[1:]], [1] * 7)
+
+    def test_five_steps_and_five_more_equal_ten(self):
+        for name, keys in self.cases():
+            with self.subTest(name):
+                through = self.train(f"{name}_through", **{**keys, "steps": 10})
+                halves = self.train(f"{name}_halves", **{**keys, "steps": 5})
+                result = run(output=halves, resume=True, steps=10)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+                    self.assert_same_file(through / "latest" / file, halves / "latest" / file)
+                self.assertEqual(self.losses(through), self.losses(halves))
+
+    def test_the_summary_tells_what_was_measured(self):
+        (_, llama), _, (_, bert) = self.cases()
+        for keys, words in ((llama, ("accuracy", "top5")), (bert, ("perplexity",))):
+            result = run(output=self.directory / words[0], **{**keys, "steps": 1})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            line = metrics(self.directory / words[0])[-1]
+            for word in words:
+                digits = 2 if word == "perplexity" else 4
+                self.assertRegex(result.stdout, f"Evaluation .*, {word} {line[f'eval_{word}']:.{digits}f}")
+
+    @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
+    def test_ranks_train_as_one_process_does(self):
+        for name, keys in self.cases():
+            keys.update(epsilon=EPSILON, steps=4)
+            one = self.train(f"{name}_one", **{**keys, "accumulate": 2})
+            ends = {}
+            for ranks, more in {"replicas": {"zero": 0}, "zero": {"zero": 3},
+                                "pipeline": {"pipeline": 2, "accumulate": 2}}.items():
+                with self.subTest(ranks, case=name):
+                    ends[ranks] = self.ranks(2, f"{name}_{ranks}", **keys, **more)
+                    if name != "masked":
+                        self.assert_same_end(one, ends[ranks])
+                        continue
+                    # A tied table's gradients of look-ups and heads are added up in another order.
+                    for key in ("loss", "grad_norm", "eval_loss"):
+                        self.assert_close(*([line[key] for line in metrics(output) if key in line]
+                                            for output in (ends[ranks], one)), 1e-5, key)
+            with self.subTest("stages", case=name):
+                self.assert_same_end(ends["replicas"], ends["zero"])
+
+    @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
+    def test_layers_that_ranks_share_are_refused(self):
+        (_, llama), _, (_, bert) = self.cases()
+        self.all_refused(USAGE, [
+            (2, f"{flag} shares no layers of the task {task}", {**keys, **more})
+            for keys, task in ((llama, "sequence-classification"), (bert, "masked"))
+            for flag, more in (("--tensor", {"tensor": "1d"}),
+                               ("--sequence-parallel", {"sequence_parallel": "ulysses"}))])
+
+
+class NewHeadsTest(TasksTestCase):
+    def setUp(self):
+        super().setUp()
+        self.pretrained = save_model(transformers.BertForPreTraining, config_of("bert", **NO_DROPOUT),
+                                     self.directory / "pretrained")
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(60))]
+        vocabulary = self.pretrained / "vocab.txt"
+        vocabulary.write_text("\n".join(words) + "\n")
+        transformers.BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(self.pretrained)
+
+    def prepare(self, *arguments, tokenizer):
+        output = self.directory / "prepared.safetensors"
+        result = subprocess.run([sys.executable, PREPARE, "--tokenizer", tokenizer, "--sequence", str(SEQUENCE),
+                                 "--output", output, *arguments], capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return output
+
+    def prepared_labels(self, tokenizer, pairs=False):
+        file = self.directory / "labels.jsonl"
+        lines = [{"text": " ".join(f"w{i * j % 60}" for j in range(i + 2)), "label": ("good", "bad", "so so")[i % 3]}
+                 for i in range(ROWS)]
+        if pairs:
+            lines[1]["text_pair"] = "w1 w2 w3"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return self.prepare("--labels", file, tokenizer=tokenizer)
+
+    def trained(self, name, **keys):
+        output = self.directory / name
+        result = run(output=output, **keys)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return output, result.stderr
+
+    def check_new_head(self, model, model_class, head, left_out, data):
+        output, said = self.trained(f"{model.name}_out", **self.keys(
+            model, data, task="sequence-classification", steps=8, eval_data=data))
+        for word in (f"has no {head} for the task sequence-classification", "random values made from --seed",
+                     "has a head of another task, which is left out", *left_out):
+            self.assertIn(word, said)
+        losses = self.losses(output)
+        self.assertAlmostEqual(losses[0], math.log(3), delta=0.7)
+        config = self.config(output)
+        self.assertEqual(config["architectures"], [model_class.__name__])
+        self.assertEqual(config["id2label"], {"0": "bad", "1": "good", "2": "so so"})
+        self.assertEqual(config["label2id"], {"bad": 0, "good": 1, "so so": 2})
+        self.assertEqual(config["problem_type"], SINGLE)
+        saved = self.loaded(output, transformers.AutoModelForSequenceClassification)
+        self.assertIs(type(saved), model_class)
+        self.assertEqual(saved.config.num_labels, 3)
+        halves, _ = self.trained(f"{model.name}_halves", **self.keys(
+            model, data, task="sequence-classification", steps=4, eval_data=data))
+        result = run(output=halves, resume=True, steps=8)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("random values", result.stderr)
+        for file in ("model.safetensors", "optimizer.safetensors", "config.json"):
+            self.assert_same_file(output / "latest" / file, halves / "latest" / file)
+        # What it has saved is trained further without a word.
+        _, said = self.trained(f"{model.name}_again", **self.keys(output / "latest", data, steps=1))
+        self.assertNotIn("random values", said)
+        self.assertNotIn("left out", said)
+
+    def test_a_language_model_gets_a_classifier(self):
+        model = save_model(transformers.LlamaForCausalLM, config_of("llama"), self.directory / "causal")
+        self.check_new_head(model, transformers.LlamaForSequenceClassification, "score.", ["lm_head.weight"],
+                            self.prepared_labels(self.pretrained))
+
+    def test_a_pretrained_encoder_gets_a_classifier(self):
+        self.check_new_head(self.pretrained, transformers.BertForSequenceClassification, "classifier.",
+                            ["cls.seq_relationship", "cls.predictions"],
+                            self.prepared_labels(self.pretrained, pairs=True))
+
+    def test_a_pretrained_encoder_learns_masked_tokens(self):
+        file = self.directory / "corpus.txt"
+        file.write_text("".join(" ".join(f"w{i * j % 60}" for j in range(i + 2)) + "\n" for i in range(20)))
+        data = self.prepare("--masked", file, "--pack", tokenizer=self.pretrained)
+        outputs = []
+        for task in ("auto", "masked"):
+            output, said = self.trained(task, **self.keys(self.pretrained, data, task=task, eval_data=data))
+            self.assertIn("bert.pooler.dense", said)
+            self.assertIn("cls.seq_relationship", said)
+            self.assertNotIn("random values", said)
+            self.assertEqual(self.config(output)["architectures"], ["BertForMaskedLM"])
+            self.loaded(output, transformers.BertForMaskedLM)
+            outputs.append(output)
+        self.assert_same_end(*outputs)
+
+
+    def test_files_that_lack_a_part_of_the_head(self):
+        labels = self.prepared_labels(self.pretrained)
+        tokens, _ = self.masked_data("masked", 2)
+        bare = save_model(transformers.BertModel, config_of("bert", **NO_DROPOUT), self.directory / "bare")
+        for model, task, data, made, model_class in (
+                (bare, "masked", tokens, "cls.predictions.", transformers.BertForMaskedLM),
+                (bare, "auto", tokens, "cls.predictions.", transformers.BertForMaskedLM),
+                (bare, "sequence-classification", labels, "classifier.", transformers.BertForSequenceClassification),
+                (self.masked_model(), "sequence-classification", labels, "bert.pooler.",
+                 transformers.BertForSequenceClassification)):
+            with self.subTest(model.name, task=task):
+                output, said = self.trained(f"{model.name}_{task}", **self.keys(model, data, task=task, steps=2))
+                self.assertRegex(said, f"has no .*{made}.* for the task ")
+                self.assertEqual("pooler" in said, made != "classifier.")
+                self.loaded(output, model_class)
+                self.assertEqual(self.config(output)["architectures"], [model_class.__name__])
+
+    def test_what_the_data_say_of_labels_is_saved(self):
+        arrays = labelled(SEVERAL, 3, 1, ROWS)
+        data = save_labelled(self.directory / "several.safetensors", arrays, SEVERAL, 3)
+        model = save_classifier("llama", self.directory / "says_nothing", num_labels=3)
+        output = self.train("out", **self.keys(model, data, steps=1))
+        # By it transformers' pipelines choose between a softmax and a sigmoid of each label.
+        self.assertEqual(self.config(output).get("problem_type"), SEVERAL)
+
+
+class RefusalsTest(TasksTestCase):
+    def setUp(self):
+        super().setUp()
+        self.classifier = save_classifier("bert", self.directory / "classifier", num_labels=3)
+        self.three, self.arrays = self.classification("three", num_labels=3, types=True)
+
+    def refused_run(self, *words, status=ERROR, **keys):
+        output = self.directory / "refused"
+        result = run(output=output, **keys)
+        self.assertEqual(result.returncode, status, result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+        self.assertFalse(output.exists(), "it left something behind")
+
+    def test_tasks_that_a_family_has_not(self):
+        masked_data, _ = self.masked_data("masked", 1)
+        chats = MODELS / "tokens.npy"
+        for model, task, data, words in (
+                ("llama", "masked", masked_data, ("llama, which has causal, sequence-classification",)),
+                ("cohere", "sequence-classification", self.three, ("cohere, which has causal",)),
+                (self.classifier, "causal", chats, ("bert, which has masked, sequence-classification",))):
+            with self.subTest(task):
+                self.refused_run(f"--task {task}", *words, **self.keys(MODELS / model, data, task=task))
+        self.refused_run("--task", "nonsense", "auto", "causal", status=USAGE,
+                         **self.keys(self.classifier, self.three, task="nonsense"))
+
+    def test_data_of_another_task(self):
+        masked_data, _ = self.masked_data("masked", 1)
+        for model, data, kind, wanted in (
+                (self.classifier, masked_data, "masked", "sequence-classification"),
+                (MODELS / "llama", masked_data, "masked", "causal"),
+                (MODELS / "llama", self.three, "sequence-classification", "causal"),
+                (self.classifier, MODELS / "tokens.npy", "causal", "sequence-classification")):
+            with self.subTest(f"{kind} for {wanted}"):
+                self.refused_run("--data", str(data), f"of the task {kind}", f"to learn the task {wanted}",
+                                 f"--task {kind}", **self.keys(model, data, sequence=SEQUENCE))
+        self.refused_run("--eval-data", str(masked_data), "of the task masked",
+                         **self.keys(self.classifier, self.three, eval_data=masked_data))
+
+    def test_labels_that_the_model_has_not(self):
+        seven, arrays = self.classification("seven", num_labels=7)
+        row = int(numpy.argmax(arrays["labels"] > 2))
+        self.refused_run("seven.safetensors", f"row {row} has the label {arrays['labels'][row]}",
+                         "3 labels, from 0 to 2", **self.keys(self.classifier, seven))
+        several, _ = self.classification("several", SEVERAL, 3)
+        problem = save_classifier("bert", self.directory / "single", num_labels=3, problem_type=SINGLE)
+        self.refused_run("several.safetensors", SEVERAL, SINGLE, **self.keys(problem, several))
+        numbers, _ = self.classification("numbers", REGRESSION, 2)
+        of_three = save_classifier("llama", self.directory / "of_three", num_labels=3, problem_type=REGRESSION)
+        self.refused_run("numbers.safetensors", f"{REGRESSION}, 2", f"{REGRESSION}, 3", **self.keys(of_three, numbers))
+        self.arrays["labels"][4] = -1
+        path = save_labelled(self.directory / "negative.safetensors", self.arrays, SINGLE, 3)
+        self.refused_run("negative.safetensors", "row 4 has the label -1", **self.keys(self.classifier, path))
+
+    def test_labels_of_other_names(self):
+        named = save_classifier("bert", self.directory / "named", id2label={0: "no", 1: "so so", 2: "yes"},
+                                label2id={"no": 0, "so so": 1, "yes": 2})
+        for names, words in (('["no", "perhaps", "yes"]', ("label 1 is 'perhaps'", "'so so'")),
+                             ('["no", "so so"]', ("has 2 labels", "the model has 3", "label 2 is missing", "'yes'"))):
+            with self.subTest(names):
+                self.arrays["labels"] %= 2
+                path = save_labelled(self.directory / "names.safetensors", self.arrays, SINGLE, names.count(",") + 1,
+                                     names)
+                self.refused_run("names.safetensors", *words, **self.keys(named, path))
+        path = save_labelled(self.directory / "same.safetensors", self.arrays, SINGLE, 3, '["no", "so so", "yes"]')
+        self.train("same", **self.keys(named, path, steps=1))
+
+    def test_tokens_and_types_that_the_model_has_not(self):
+        for name, row, position, value, words in (
+                ("tokens", 4, 2, VOCABULARY, (f"token {VOCABULARY} in row 4, position 2",
+                                              f"vocabulary of {VOCABULARY}")),
+                ("types", 4, 2, 2, ("row 4 has a token of type 2 at position 2", "2 types")),
+                ("documents", 4, 2, 2, ("row 4 has document 2 at position 2",))):
+            with self.subTest(name):
+                arrays = labelled(SINGLE, 3, 1, ROWS, types=True)
+                arrays[name][row, position] = value
+                path = save_labelled(self.directory / "changed.safetensors", arrays, SINGLE, 3)
+                self.refused_run("changed.safetensors", *words, **self.keys(self.classifier, path))
+        llama = save_classifier("llama", self.directory / "of_three", num_labels=3)
+        self.refused_run("three.safetensors", "has a token of type 1", "the model has", **self.keys(llama, self.three))
+        path = save_masked(self.directory / "mask.safetensors", masked(make_rows(1, ROWS), 1), "pad",
+                           mask_token=str(VOCABULARY))
+        self.refused_run("mask.safetensors", f"its mask_token is {VOCABULARY}", f"vocabulary of {VOCABULARY}",
+                         **self.keys(self.masked_model(), path))
+
+    def test_a_pack_of_labels(self):
+        path = self.directory / "pack.safetensors"
+        save_labelled(path, self.arrays, SINGLE, 3)
+        content = path.read_bytes().replace(b'"layout":"pad"', b'"layout":"pack"', 1)
+        size = int.from_bytes(content[:8], "little") + 1
+        path.write_bytes(size.to_bytes(8, "little") + content[8:])
+        self.refused_run("pack.safetensors", "layout is 'pack'", **self.keys(self.classifier, path))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
