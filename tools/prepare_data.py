@@ -11,8 +11,8 @@
       --sequence 512 --pack --output masked.safetensors
   tools/prepare_data.py --model MODEL_DIR --images DIR --output images.safetensors
 
-The input is streamed: memory does not grow with it. The same files always give the same output,
-which appears under its name only when it is complete.
+The input is streamed, so memory does not grow with it, but a single line is held as a whole. The
+same files always give the same output, which appears under its name only when it is complete.
 """
 import argparse
 import dataclasses
@@ -34,7 +34,7 @@ except ImportError:  # Called with another Python: the one that tools/setup.sh m
     os.execv(_VENV_PYTHON, [str(_VENV_PYTHON), *sys.argv])
 
 from data.chats import ChatOptions, write_chats
-from data.data_error import DataError
+from data.data_error import DataError, naming_file
 from data.image_rows import size_of_folder, write_images
 from data.labelled_rows import LabelOptions, write_labels
 from data.labels import PROBLEM_TYPES
@@ -81,7 +81,8 @@ def prepare_masked(options, progress):
                           options.output, chosen(options, MaskedOptions), progress.add)
     show(counts.previews, progress)
     return (f"{said_of_rows(counts, options, progress)}: {counts.documents} lines with "
-            f"{counts.answer_tokens} tokens to be masked{said_of_too_long(counts)}")
+            f"{counts.answer_tokens} tokens to be masked{said_of_too_long(counts)}; of "
+            f"those without such a token, {counts.unmarked} were left out")
 
 
 def prepare_images(options, progress):
@@ -122,18 +123,23 @@ def said_of_too_long(counts):
 
 def size_of_files(paths):
     """Returns the bytes of all files, and refuses those that do not exist."""
-    for path in paths:
+    return sum(map(size_of_file, paths))
+
+
+def size_of_file(path):
+    with naming_file(path):
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-    return sum(path.stat().st_size for path in paths)
+        return path.stat().st_size
 
 
 class Source(typing.NamedTuple):
-    """One kind of input, which has an option of its own."""
+    """One kind of input, which an option of its own names."""
     prepare: typing.Callable
     suffix: str  # What the output's name ends with.
-    needs: list  # Which of the options that not every source has it cannot do without.
-    takes: list  # Which of the others go with it.
+    # The names of options that not every source has:
+    needs: list  # those that this source must have,
+    takes: list  # and those that it may have.
     size_of: typing.Callable = size_of_files
     num_passes: int = 1  # How often the input is read.
 
@@ -188,7 +194,8 @@ def parser():
     rows.add_argument("--too-long", choices=["error", "drop", "cut"],
                       help="what becomes of an input longer than a row (default: error)")
     rows.add_argument("--preview", type=at_least(0), metavar="ROWS",
-                      help="show the first rows as text, with [[what is learnt]] marked")
+                      help="show the first rows as text: with [[answers]] or [[what may be "
+                           "masked]] in brackets, or with their labels")
     layout = result.add_argument_group("with --messages and --masked")
     layout = layout.add_mutually_exclusive_group()
     layout.add_argument("--pad", dest="layout", action="store_const", const="pad",

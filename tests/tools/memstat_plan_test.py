@@ -280,7 +280,7 @@ def main(root):
     status, _, errors, _ = run(root / "gpt2-xl", None, "--space", "job", "--socket", "/nonexistent")
     check(status == 1 and "memstat plan: " in errors and "/nonexistent" in errors, errors)
     status, _, errors, _ = run(root / "mamba", {"model_type": "mamba"}, *gpu)
-    check(status == 1 and "supported are cohere, gemma" in errors, errors)
+    check(status == 1 and "supported are bert, cohere, gemma" in errors, errors)
     status, _, errors, _ = run(root / "broken", "{", *gpu)
     check(status == 1 and "not a JSON object" in errors, errors)
     status, _, errors, _ = run(root / "empty", None, *gpu)

@@ -4,7 +4,9 @@
 import contextlib
 import io
 import json
+import struct
 import unittest
+import zlib
 
 import numpy
 from PIL import Image
@@ -219,6 +221,22 @@ class FoldersTest(PrepareImagesTest):
         self.assertEqual(tensors["labels"].tolist(), [0] * 100 + [1] * 100 + [2] * 100)
 
 
+def png_of_16_bits(colour_type, channels):
+    """Returns a PNG of 2 x 1 pixels, which Pillow cannot write."""
+    def chunk(name, data):
+        return (struct.pack(">I", len(data)) + name + data +
+                struct.pack(">I", zlib.crc32(name + data)))
+    head = struct.pack(">IIBBBBB", 2, 1, 16, colour_type, 0, 0, 0)
+    pixels = zlib.compress(b"\0" + bytes(range(4 * channels)))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) +
+            chunk(b"IEND", b""))
+
+
+def bmp_of_5_6_and_5_bits():
+    head = struct.pack("<IiiHHIIiiIIIII", 40, 1, 1, 1, 16, 3, 4, 0, 0, 0, 0, 0xf800, 0x7e0, 0x1f)
+    return b"BM" + struct.pack("<IHHI", 14 + len(head) + 4, 0, 0, 14 + len(head)) + head + bytes(4)
+
+
 class ErrorsTest(PrepareImagesTest):
     def test_a_file_that_is_no_whole_image_is_refused(self):
         paths = self.two_classes(width=60, height=60)
@@ -239,6 +257,15 @@ class ErrorsTest(PrepareImagesTest):
         Image.new("I;16", (9, 9)).save(paths[0])
         self.preprocessor(do_convert_rgb=True)
         self.assert_refused(self.call_images(), f"{paths[0]}: an image of the mode I;16")
+        for mode, colour_type in ("RGB", 2), ("LA", 4), ("RGBA", 6):
+            paths[0].write_bytes(png_of_16_bits(colour_type, len(mode)))
+            self.assert_refused(self.call_images(),
+                                f"{paths[0]}: an image of the mode {mode};16B", "8 bits a channel")
+        # A pixel of 16 bits has fewer a channel.
+        paths[0].write_bytes(bmp_of_5_6_and_5_bits())
+        with Image.open(paths[0]) as image:
+            self.assertIn(";16", str(image.tile))
+        self.prepare_images()
 
     def test_pixels_that_the_model_does_not_take_are_refused(self):
         self.two_classes()
@@ -257,11 +284,17 @@ class ErrorsTest(PrepareImagesTest):
         self.images.mkdir()
         self.assert_refused(self.call_images(), f"{self.images} has no folder in it")
         self.image("cat/1.png")
-        self.assert_refused(self.call_images(), "there is 1 label")
+        self.assert_refused(self.call_images(), f"{self.images}: there is 1 label")
         (self.images / "dog").mkdir()
         self.assert_refused(self.call_images(), f"{self.images / 'dog'} has no image in it")
         (self.images / "dog/1.png").mkdir()
         self.assert_refused(self.call_images(), "dog/1.png is no file")
+        (self.images / "dog/1.png").rmdir()
+        (self.images / "dog/1.png").symlink_to("nothing")
+        self.assert_refused(self.call_images(), "dog/1.png: No such file or directory")
+        (self.images / "a").symlink_to("a" * 300)
+        self.assert_refused(self.call_images(), "images/a: File name too long")
+        (self.images / "a").unlink()
         (self.images / "readme.txt").touch()
         self.assert_refused(self.call_images(), "readme.txt is no folder")
 
@@ -269,6 +302,7 @@ class ErrorsTest(PrepareImagesTest):
         self.two_classes()
         for keys, *parts in (
                 ({"kind": "CLIPImageProcessor"}, "'CLIPImageProcessor' is none of ViTImageProc"),
+                ({"kind": ["ViTImageProcessor"]}, "['ViTImageProcessor'] is none of ViTImageProc"),
                 ({"crop_pct": 0.9}, "crop_pct: 0.9 would change the pixels"),
                 ({"do_pad": True}, "do_pad: True would change the pixels"),
                 ({"do_resize": 1}, "do_resize: 1 is neither true nor false"),

@@ -13,7 +13,9 @@ from tokenizers import models, normalizers, processors
 from rows_fixture import PAIR_TOKENS, PrepareRowsTest, pair_tokenizer, word_tokenizer
 import prepare_data
 import transformers
-from data.labels import MOST_LABELS
+from data.data_error import DataError
+from data.labels import MOST_CHARACTERS, MOST_LABELS, LabelSurvey
+from data.model_config import ModelConfig
 from data.safetensors_writer import HEAD_BYTES
 
 
@@ -117,6 +119,11 @@ class TokensTest(PrepareLabelsTest):
         self.assertNotIn("types", tensors)
         self.assertEqual(tensors["labels"].tolist(), [1, 0])
 
+    def test_lines_of_white_space_and_a_byte_order_mark_are_skipped(self):
+        tensors, _ = self.prepare(b"\xef\xbb\xbf\n", b"\xc2\xa0\n", line("w1", 0), b" \t\r\n",
+                                  line("w1", 1), sequence=4)
+        self.assertEqual(tensors["labels"].tolist(), [0, 1])
+
     def test_a_pair_that_is_null_is_none(self):
         tensors, _ = self.prepare(line("w1", 0) | {"text_pair": None}, line("w1", 1), sequence=4)
         self.assertEqual(*tensors["tokens"].tolist())
@@ -219,6 +226,50 @@ class KindsTest(PrepareLabelsTest):
         self.assert_refused(self.call(self.file(line("w1", "b"), line("w1", "a"))),
                             "2 labels, ['a', 'b']", "num_labels in", "model/config.json is 3")
 
+    def test_names_count_unless_each_is_the_placeholder_of_its_number(self):
+        for names in ["dog", "cat", "LABEL_2"], ["LABEL_1", "LABEL_0"], ["LABEL_00", "LABEL_1"]:
+            with self.subTest(names=names):
+                self.config(id2label=dict(enumerate(names)))
+                tensors, metadata = self.prepare(*(line("w1", name) for name in names), sequence=8)
+                self.assertEqual(tensors["labels"].tolist(), list(range(len(names))))
+                self.assertEqual(json.loads(metadata["names"]), names)
+
+    def test_placeholders_of_a_model_have_the_numbers_that_stand_in_them(self):
+        placeholders = [f"LABEL_{number}" for number in range(12)]
+        for keys in {"id2label": dict(enumerate(placeholders))}, {"num_labels": 12}:
+            self.config(**keys)
+            tensors, metadata = self.prepare(line("w1", "LABEL_10"), line("w1", "LABEL_2"),
+                                             sequence=8)
+            self.assertEqual(tensors["labels"].tolist(), [10, 2])
+            self.assertEqual(json.loads(metadata["names"]), placeholders)
+        self.output.unlink()
+        self.config(num_labels=2)
+        self.assert_refused(self.call(self.file(line("w1", "LABEL_1"), line("w1", "LABEL_2"))),
+                            "model/config.json has 2 labels", "'LABEL_2' is none of these")
+
+    def test_labels_of_a_model_of_another_task_do_not_bind_unless_they_have_names(self):
+        two = line("w1", "good"), line("w2", "bad")
+        for keys in {"id2label": {"0": "LABEL_0"}}, {"num_labels": 7}:
+            self.config(architectures=["GPT2LMHeadModel"], **keys)
+            _, metadata = self.prepare(*two, sequence=8)
+            self.assertEqual(metadata["names"], '["bad", "good"]')
+            tensors, _ = self.prepare(line("w1", [0.5, 1.5, 2]), sequence=8)
+            self.assertEqual(tensors["labels"].tolist(), [[0.5, 1.5, 2]])
+        self.config(architectures=["GPT2LMHeadModel"], id2label={"0": "good", "1": "x", "2": "bad"})
+        tensors, metadata = self.prepare(*two, sequence=8)
+        self.assertEqual((tensors["labels"].tolist(), metadata["num_labels"]), ([0, 2], "3"))
+        self.output.unlink()
+        for architectures in (["BertForSequenceClassification"], ["ViTForImageClassification"],
+                              [], None, [""]):
+            with self.subTest(architectures=architectures):
+                self.config(architectures=architectures, num_labels=3)
+                self.assert_refused(self.call(self.file(*two)), "num_labels in", "is 3")
+
+    def test_id2label_says_how_many_labels_there_are_whatever_num_labels_says(self):
+        self.config(id2label={"0": "good", "1": "bad"}, num_labels=3)
+        _, metadata = self.prepare(line("w1", "bad"), sequence=8)
+        self.assertEqual(metadata["num_labels"], "2")
+
     def test_many_long_names_have_room_in_the_head(self):
         names = [f'"{i:04}"' * 20 for i in range(1000)]
         tensors, metadata = self.prepare(*(line("w1", name) for name in names), sequence=8)
@@ -297,10 +348,29 @@ class ErrorsTest(PrepareLabelsTest):
         names = (line("w1", str(number)) for number in range(MOST_LABELS + 1))
         self.assert_refused(self.call(self.file(*names)), f"line {MOST_LABELS + 1}: label: ",
                             "different ones")
-        self.assert_refused(self.call(self.file(line("w1", 0))), "there is 1 label")
-        self.assert_refused(self.call(self.file(line("w1", "a"), line("w1", "a"))),
-                            "there is 1 label")
-        self.assert_refused(self.call(self.file(line("w1", []))), "no line has a label")
+        self.assert_third_line_refused(
+            line("w1", "a" * MOST_CHARACTERS), line("w2", "b" * (MOST_CHARACTERS + 1)),
+            ": label: 'bbb", f"has {MOST_CHARACTERS + 1} characters")
+        first, second = self.file(line("w1", 0)), self.file(line("w1", 0), name="b.jsonl")
+        self.assert_refused(self.call(first, second), f"{first}, {second}: there is 1 label")
+        self.file(line("w1", "a"), line("w1", "a"))
+        self.assert_refused(self.call(first), f"{first}: there is 1 label")
+        self.file(line("w1", []))
+        self.assert_refused(self.call(first), f"{first}: no line has a label")
+
+    def test_a_file_that_changes_between_the_passes_is_refused(self):
+        for seen, others in ((["a", "b"], ["c", 2, -1, ["a"]]), ([0, 1], ["a", 2, 0.5]),
+                             ([["a"], ["b"]], ["a", ["c"], [2]]),
+                             ([0.5, 1], ["a", float("nan"), [0.5, 1]])):
+            survey = LabelSurvey(None, ModelConfig(self.folder), "a.jsonl")
+            for label in seen:
+                survey.add("a.jsonl, line 1", label)
+            labels = survey.result()
+            labels.row_of("a.jsonl, line 1", seen[1])
+            for other in others:
+                with self.subTest(seen=seen, other=other):
+                    with self.assertRaisesRegex(DataError, "^a.jsonl, line 2: label: .*changed"):
+                        labels.row_of("a.jsonl, line 2", other)
 
     def test_a_label_that_the_model_does_not_have_is_refused(self):
         self.config(id2label={"0": "good", "1": "bad"})
@@ -319,8 +389,6 @@ class ErrorsTest(PrepareLabelsTest):
                 ({"id2label": ["a"]}, "id2label: no object"),
                 ({"id2label": {"0": "a", "2": "b"}}, "id2label: there is no name for 1"),
                 ({"id2label": {"0": "a", "1": "a"}}, "two labels have the same name"),
-                ({"id2label": {"0": "a", "1": "b"}, "num_labels": 3},
-                 "num_labels is 3, and id2label has 2"),
                 ({"num_labels": "2"}, "num_labels: '2' is no number from 1 on")):
             with self.subTest(keys=keys):
                 self.config(**keys)
@@ -332,6 +400,10 @@ class ErrorsTest(PrepareLabelsTest):
         good = self.file(line("w1", 0), line("w1", 1))
         self.assert_refused(self.call(good, self.folder / "none"), "none: no such file")
         self.assert_refused(self.call(good, self.file(b"\n", name="b.jsonl")), "b.jsonl is empty")
+        # What cannot be read, whoever asks: the memory of a process at address 0.
+        self.assert_refused(self.call("/proc/self/mem"), "/proc/self/mem: Input/output error")
+        self.assert_refused(self.call("a" * 300), "aaa: File name too long")
+        self.assert_refused(self.call(good, tokenizer="a" * 300), "config.json: File name too long")
         for name in self.folder / "model/tokenizer.json", "some/name":
             self.assert_refused(self.call(good, tokenizer=name), f"there is no folder {name}")
 

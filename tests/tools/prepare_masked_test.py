@@ -117,13 +117,44 @@ class PrepareMaskedTest(PrepareRowsTest):
         tensors, _ = self.prepare_text("w1 w2 w3 w4\n", sequence=8)
         self.assertEqual(self.words(tensors), ["[CLS] w1 w2 w3 w4 [SEP]"])
 
+    def test_a_line_without_a_token_to_be_masked_is_left_out_unless_nothing_is_left(self):
+        unknown = "[SEP] strange\n"
+        tensors, metadata = self.prepare_text("w1\n" + unknown + "w2\n", sequence=4)
+        self.assertEqual(self.words(tensors), ["[CLS] w1 [SEP]", "[CLS] w2 [SEP]"])
+        self.assertEqual(metadata["documents"], "2")
+        self.assertIn("2 lines with 2 tokens to be masked", self.said)
+        self.assertIn("; of those without such a token, 1 were left out", self.said)
+        self.output.unlink()
+        self.assert_refused(self.call(self.file(unknown.encode() * 2)),
+                            "no document is left: all 2 have special tokens only")
+        self.assert_refused(
+            self.call(self.file(b"w1 w2\n" + unknown.encode() * 2 + b"strange\n"), sequence=3,
+                      more=["--too-long", "drop"]),
+            "no document is left: 3 have more than --sequence 3", "; 1 have special tokens only")
+
+    def test_a_cut_needs_room_for_the_special_tokens_of_one_text(self):
+        tensors, _ = self.prepare_text("w1 w2\n", sequence=3, more=["--too-long", "cut"])
+        self.assertEqual(self.words(tensors), ["[CLS] w1 [SEP]"])
+        self.output.unlink()
+        path = self.file(b"w1 w2\n")
+        self.assert_refused(self.call(path, sequence=2, more=["--too-long", "cut"]),
+                            "--sequence 2 has no room for text", "up to 2 special tokens")
+
+    def test_a_cut_takes_the_side_that_the_tokenizer_says(self):
+        self.model(pair_tokenizer(), **PAIR_TOKENS, truncation_side="left")
+        tensors, _ = self.prepare_text("w1 w2 w3\n", sequence=4, more=["--too-long", "cut"])
+        self.assertEqual(self.words(tensors), ["[CLS] w2 w3 [SEP]"])
+
+    def test_a_byte_order_mark_is_no_part_of_the_text(self):
+        tensors, _ = self.prepare(b"\xef\xbb\xbfw1\n", sequence=3)
+        self.assertEqual(tensors["tokens"].tolist(), [[2, 6, 3]])
+
     def test_what_cannot_be_used_is_refused(self):
-        path = self.file("w1\n\n[SEP] strange\nw2\n".encode())
-        self.assert_refused(self.call(path), f"{path}, line 3: nothing to learn: all 4 tokens")
-        path = self.file(b"\xef\xbb\xbfw1\nw2 \xff\n")
+        path = self.file(b"w1\nw2 \xff\n")
         self.assert_refused(self.call(path), f"{path}, line 2 is not UTF-8 at byte 3")
         self.assert_refused(self.call(self.file(b" \n\n")), "a.jsonl is empty")
         self.assert_refused(self.call(self.folder / "none"), "none: no such file")
+        self.assert_refused(self.call("/proc/self/mem"), "/proc/self/mem: Input/output error")
         good = self.file(b"w1\n")
         for more, message in ((["--answers", "all"], "--answers goes with --messages"),
                               (["--problem", "regression"], "--problem goes with --labels")):

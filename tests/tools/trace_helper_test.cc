@@ -2,8 +2,10 @@
 // What a program in gemini-trace's place can do wrong. memstat_plan_test.py has the real one.
 #include "tools/trace_helper.h"
 
+#include <stdlib.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -18,14 +20,20 @@ using ::testing::HasSubstr;
 
 class TraceHelperTest : public ::testing::Test {
  protected:
+  void SetUp() override {
+    directory_ = ::testing::TempDir() + "trace_helper_XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
   // Writes a file of the test's own, and returns its path.
-  static std::string Write(const std::string& name, const std::string& text) {
-    const std::string path = absl::StrCat(::testing::TempDir(), name);
+  std::string Write(const std::string& name, const std::string& text) const {
+    const std::string path = absl::StrCat(directory_, "/", name);
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }
   // A program that runs these commands of the shell.
-  static std::string Program(const std::string& name, const std::string& commands) {
+  std::string Program(const std::string& name, const std::string& commands) const {
     const std::string path = Write(name, absl::StrCat("#!/bin/sh\n", commands, "\n"));
     EXPECT_EQ(::chmod(path.c_str(), 0700), 0);
     return path;
@@ -43,6 +51,8 @@ class TraceHelperTest : public ::testing::Test {
     reply.made.needs = {{}};
     return reply;
   }
+
+  std::string directory_;
 };
 
 TEST_F(TraceHelperTest, AsksForARoundOnce) {

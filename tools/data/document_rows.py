@@ -19,7 +19,8 @@ class DocumentCounts:
     documents: int = 0
     tokens: int = 0  # Without padding.
     answer_tokens: int = 0  # Of those, the marked ones.
-    dropped: int = 0
+    dropped: int = 0  # They were too long.
+    unmarked: int = 0  # They were left out, because none of their tokens may be masked.
     cut: int = 0
     previews: list = dataclasses.field(default_factory=list)
 
@@ -30,7 +31,7 @@ def write_document_rows(tokenizer, documents, output, options, metadata, counts,
     `options` have the row's length as `sequence`, the `layout` and the number of rows for a
     `preview`, which a tokenizers.Tokenizer writes. There, `marked` says what marked tokens are.
     The `metadata` are those that only this kind of input has. At least one document is needed:
-    `counts` says how many were dropped before.
+    `counts` says how many were left out before.
     """
     columns = [Column("tokens", "I32", [options.sequence]),
                Column("documents", "I32", [options.sequence]),
@@ -47,12 +48,23 @@ def write_document_rows(tokenizer, documents, output, options, metadata, counts,
                 counts.previews.append(preview_of(tokenizer, row, counts.rows, options.sequence,
                                                   marked))
         if counts.rows == 0:
-            raise DataError(f"no document is left: all {counts.dropped} have more than --sequence "
-                            f"{options.sequence} tokens: take a larger one, or --too-long cut")
+            raise DataError(_nothing_left(counts, options.sequence))
         writer.finish({
             "gemini.format": FORMAT, "sequence": str(options.sequence), "rows": str(counts.rows),
             "documents": str(counts.documents), "layout": options.layout,
             "answer_tokens": str(counts.answer_tokens), **metadata})
+
+
+def _nothing_left(counts, sequence):
+    """Returns why all documents of an input were left out."""
+    reasons = []
+    if counts.dropped:
+        reasons.append(f"{counts.dropped} have more than --sequence {sequence} tokens: take a "
+                       "larger one, or --too-long cut")
+    if counts.unmarked:
+        reasons.append(f"{counts.unmarked} have special tokens only, such as the unknown one, "
+                       "which are never masked")
+    return f"no document is left: {'all ' if len(reasons) == 1 else ''}{'; '.join(reasons)}"
 
 
 def _counted(documents, counts):

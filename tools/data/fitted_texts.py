@@ -21,18 +21,20 @@ class FittedText(typing.NamedTuple):
 
 
 class TextFitter:
-    """Encodes texts by a transformers tokenizer, and has one of three ways with long ones."""
+    """Encodes texts by a transformers tokenizer, and leaves none that is longer than a row."""
 
-    def __init__(self, tokenizer, sequence, too_long, counts):
-        """A text longer than `sequence` tokens is an "error", is left out ("drop"), or is "cut".
+    def __init__(self, tokenizer, sequence, too_long, counts, has_pairs=True):
+        """Makes texts fit into `sequence` tokens.
 
-        `counts.dropped` and `counts.cut` count those that were.
+        `too_long` says what becomes of a text with more: "error" refuses it, "drop" leaves it out
+        and counts it in `counts.dropped`, and "cut" shortens it and counts it in `counts.cut`.
+        `has_pairs` says whether there may be pairs among the texts.
         """
         self._backend = tokenizer.backend_tokenizer
         self._sequence = sequence
         self._too_long = too_long
         self._keeps_end = tokenizer.truncation_side == "left"
-        num_added = self._backend.num_special_tokens_to_add(is_pair=True)
+        num_added = self._backend.num_special_tokens_to_add(is_pair=has_pairs)
         if too_long == "cut" and num_added >= sequence:
             raise DataError(f"--sequence {sequence} has no room for text: the tokenizer adds up to "
                             f"{num_added} special tokens")

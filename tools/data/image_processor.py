@@ -5,7 +5,7 @@ What the processor does last, x * rescale, less mean, divided by std, is left to
 bytes until then.
 """
 import pathlib
-import typing
+import re
 
 import numpy
 from PIL import Image, ImageOps
@@ -32,6 +32,9 @@ _FLAGS = [key for key in _VIT if key.startswith("do_")]
 _CHANNELS_OF_MODE = {"L": 1, "RGB": 3, "RGBA": 4}
 _BYTE_MODES = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr",
                "LAB", "HSV"}
+# Pillow reads some channels of 16 bits as bytes, and only a file's raw mode says so. Its letter is
+# the order of bytes. BGR;16 has none: it is a whole pixel of 16 bits.
+_WIDE_RAW_MODE = re.compile(r".*;16[A-Z]")
 
 
 class ImageProcessor:
@@ -43,7 +46,7 @@ class ImageProcessor:
         record = {key: value for key, value in read_json_object(self.path).items()
                   if value is not None}
         kind = record.get("image_processor_type", record.get("feature_extractor_type"))
-        if kind not in _DEFAULTS and kind is not None:
+        if kind is not None and not (isinstance(kind, str) and kind in _DEFAULTS):
             raise self._error(f"image_processor_type: {kind!r} is none of {', '.join(_DEFAULTS)}")
         self._settings = _DEFAULTS[kind or "ViTImageProcessor"] | record
         for key, value in record.items():
@@ -64,6 +67,7 @@ class ImageProcessor:
         """Returns an image file's pixels, uint8 [channels, height, width]."""
         try:
             with Image.open(path) as image:
+                _refuse_wide_channels(image, path)
                 # A camera held upright says so in the file, and does not turn the pixels.
                 image = self._converted(ImageOps.exif_transpose(image), path)
                 if self._settings["do_resize"]:
@@ -88,9 +92,6 @@ class ImageProcessor:
                 self._per_channel("image_std", channels, may_be_zero=False))
 
     def _converted(self, image, path):
-        if image.mode not in _BYTE_MODES:
-            raise DataError(f"{path}: an image of the mode {image.mode}, of more than 8 bits a "
-                            "channel: convert it to PNG or JPEG of 8 bits")
         if self._settings["do_convert_rgb"]:
             return _rgb_of(image)
         if image.mode not in _CHANNELS_OF_MODE:
@@ -137,6 +138,21 @@ class ImageProcessor:
 
     def _error(self, text):
         return DataError(f"{self.path}: {text}")
+
+
+def _refuse_wide_channels(image, path):
+    """Refuses an image file of more than 8 bits a channel, none of which was decoded yet."""
+    for tile in image.tile:
+        raw_mode = tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3]
+        if isinstance(raw_mode, str) and _WIDE_RAW_MODE.fullmatch(raw_mode):
+            raise _wide_channels(raw_mode, path)
+    if image.mode not in _BYTE_MODES:
+        raise _wide_channels(image.mode, path)
+
+
+def _wide_channels(mode, path):
+    return DataError(f"{path}: an image of the mode {mode}, of more than 8 bits a channel: convert "
+                     "it to PNG or JPEG of 8 bits")
 
 
 def _rgb_of(image):

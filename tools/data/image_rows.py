@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of images as a file of rows: each folder is a class, and its name is the label.
 
-Images are decoded by several threads, of which each has one in memory.
+Several threads decode images ahead of the one that is being written, so memory holds some more of
+them than there are cores. It also holds the names of the classes, and of the images of one class.
 """
 import collections
 import concurrent.futures
@@ -14,7 +15,7 @@ import pathlib
 import numpy
 
 from .complete_file import complete_file
-from .data_error import DataError
+from .data_error import DataError, naming_file
 from .labels import LabelSurvey
 from .safetensors_writer import FORMAT, Column, SafetensorsWriter, head_bytes_for
 
@@ -34,7 +35,7 @@ def write_images(processor, config, folder, output, progress=lambda n: None):
     """
     folder = pathlib.Path(folder)
     classes = class_folders(folder)
-    labels = _labels_of(classes, config)
+    labels = _labels_of(folder, classes, config)
     images = _images_of(processor, classes, labels)
     first = next(images)
     shape = first.pixels.shape
@@ -67,7 +68,9 @@ def class_folders(folder):
     if not classes:
         raise DataError(f"{folder} has no folder in it: each class has one")
     for path in classes:
-        if not path.is_dir():
+        with naming_file(path):
+            is_folder = path.is_dir()
+        if not is_folder:
             raise DataError(f"{path} is no folder: images are in folders that are named by their "
                             "classes")
     return classes
@@ -75,8 +78,13 @@ def class_folders(folder):
 
 def size_of_folder(folder):
     """Returns the bytes of all images of all classes."""
-    return sum(path.stat().st_size for path_of_class in class_folders(folder)
+    return sum(_size_of(path) for path_of_class in class_folders(folder)
                for path in _visible(path_of_class))
+
+
+def _size_of(path):
+    with naming_file(path):  # It may be a link to nothing.
+        return path.stat().st_size
 
 
 @dataclasses.dataclass
@@ -87,8 +95,8 @@ class _Image:
     num_bytes: int  # The length of its file.
 
 
-def _labels_of(classes, config):
-    survey = LabelSurvey("single-label", config)
+def _labels_of(folder, classes, config):
+    survey = LabelSurvey("single-label", config, folder)
     for path in classes:
         survey.add(path, path.name)
     return survey.result()
@@ -97,7 +105,7 @@ def _labels_of(classes, config):
 def _images_of(processor, classes, labels):
     """Yields the _Image of each file in order, some of which are decoded ahead."""
     def image_of(path, label):
-        return _Image(path, label, processor.pixels_of(path), path.stat().st_size)
+        return _Image(path, label, processor.pixels_of(path), _size_of(path))
 
     num_threads = len(os.sched_getaffinity(0))
     ahead = collections.deque()
@@ -112,22 +120,22 @@ def _images_of(processor, classes, labels):
 
 def _files_of(classes, labels):
     for path_of_class in classes:
-        label, _ = labels.row_of(path_of_class.name)
+        label, _ = labels.row_of(path_of_class, path_of_class.name)
         paths = _visible(path_of_class)
         if not paths:
             raise DataError(f"{path_of_class} has no image in it")
         for path in paths:
-            if not path.is_file():
+            with naming_file(path):
+                is_file = path.is_file()
+            if not is_file:
                 raise DataError(f"{path} is no file: the folder of a class has images only")
             yield path, label
 
 
 def _visible(folder):
     """Returns what is in a folder, sorted, but for hidden files, which systems leave there."""
-    try:
+    with naming_file(folder):
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder}: {error.strerror}") from error
 
 
 def _refuse_another_shape(shape, processor, config):

@@ -4,6 +4,7 @@ import json
 import typing
 
 from .data_error import DataError
+from .text_lines import read_text_lines
 
 
 class JsonLine(typing.NamedTuple):
@@ -18,26 +19,8 @@ def read_json_lines(path, wanted, progress):
 
     Lines of white space are skipped. `wanted` says in an error what each object should hold.
     """
-    is_empty = True
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            progress(len(line))
-            if line.isspace():
-                continue
-            is_empty = False
-            place = f"{path}, line {number}"
-            yield JsonLine(place, _parse(line, number, place, wanted), len(line))
-    if is_empty:
-        raise DataError(f"{path} is empty: there is no JSON object with {wanted} in it")
-
-
-def text_of_line(line, number, place):
-    """Returns the bytes of a file's line as text. The first may begin with a byte order mark."""
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place} is not UTF-8 at byte {error.start} of the line: convert the "
-                        "file, for example with iconv -f latin1 -t utf-8") from error
+    for line in read_text_lines(path, f"JSON object with {wanted}", progress):
+        yield JsonLine(line.place, _parse(line, wanted), line.num_bytes)
 
 
 def refuse_half_characters(text, place):
@@ -49,14 +32,13 @@ def refuse_half_characters(text, place):
                         "stand beside it") from error
 
 
-def _parse(line, number, place, wanted):
-    text = text_of_line(line, number, place)
+def _parse(line, wanted):
     try:
-        record = json.loads(text)
+        record = json.loads(line.input)
     except json.JSONDecodeError as error:
-        raise DataError(f"{place} is no JSON: {error.msg} at column {error.colno}") from error
+        raise DataError(f"{line.place} is no JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, RecursionError) as error:  # A number or a nesting beyond Python's limits.
-        raise DataError(f"{place} is no JSON that Python reads: {error}") from error
+        raise DataError(f"{line.place} is no JSON that Python reads: {error}") from error
     if not isinstance(record, dict):
-        raise DataError(f"{place} is no JSON object with {wanted}")
+        raise DataError(f"{line.place} is no JSON object with {wanted}")
     return record

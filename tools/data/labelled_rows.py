@@ -49,7 +49,7 @@ def write_labels(tokenizer, config, paths, output, options, progress=lambda n: N
     def lines():
         return (line for path in paths for line in read_labelled_texts(path, progress))
 
-    survey = LabelSurvey(options.problem, config)
+    survey = LabelSurvey(options.problem, config, ", ".join(map(str, paths)))
     for line in lines():
         survey.add(line.place, line.label)
     labels = survey.result()
@@ -63,7 +63,7 @@ def write_labels(tokenizer, config, paths, output, options, progress=lambda n: N
           SafetensorsWriter(file, pathlib.Path(output).parent, _columns(labels, options.sequence),
                             head_bytes_for(labels.metadata()["names"])) as writer):
         for fitted in fitter.fit(lines()):
-            label, said = labels.row_of(fitted.source.label)
+            label, said = labels.row_of(fitted.source.place, fitted.source.label)
             writer.append(*_arrays_of(fitted, options.sequence, label))
             has_types = has_types or fitted.types.any()
             counts.rows += 1

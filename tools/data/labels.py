@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels: which there are, and how a row holds them.
+"""The labels of an input: a survey of all of them, and then the array that a row has for its label.
 
-A single label and several labels are texts or integers. Texts become numbers by the names that the
-model's config.json has for them, or else in the order of the alphabet. Regression takes numbers.
+A row has either one label of several, or any number of them, or the numbers that a regression is to
+learn. Labels are integers or names. Names get the numbers that the model's config.json gives them,
+or else those of the order of the alphabet.
 """
 import json
 
@@ -10,6 +11,7 @@ import numpy
 
 from .data_error import DataError
 from .json_lines import refuse_half_characters
+from .model_config import placeholder_of
 
 # What --problem says, and what transformers calls it.
 PROBLEM_TYPES = {"single-label": "single_label_classification",
@@ -20,6 +22,8 @@ _EXPECTED = {"single-label": "a text or an integer",
              "regression": "a number or a list of numbers"}
 # More labels than this are taken for a mistake where the model does not say how many it has.
 MOST_LABELS = 65_536
+# So is a longer name. All of them are held in memory.
+MOST_CHARACTERS = 1000
 LARGEST_FLOAT32 = float(numpy.finfo(numpy.float32).max)
 
 
@@ -32,8 +36,14 @@ class Labels:
         self.names = names  # By their numbers. None: labels are bare numbers.
         self._numbers = {name: number for number, name in enumerate(names or [])}
 
-    def row_of(self, label):
-        """Returns a label as it is written, [] or [num_labels], and as people read it."""
+    def row_of(self, place, label):
+        """Returns a label as it is written, [] or [num_labels], and as people read it.
+
+        The survey saw the label when it looked at the line at `place`, unless the file was changed.
+        """
+        if not self._has(label):
+            raise DataError(f"{place}: label: {_short(label)} was not there when the input was "
+                            "read for its labels: the file was changed meanwhile")
         if self.problem == "single-label":
             number = self._number_of(label)
             return numpy.array(number, dtype="<i4"), self._said(number)
@@ -50,6 +60,15 @@ class Labels:
         return {"problem_type": PROBLEM_TYPES[self.problem], "num_labels": str(self.num_labels),
                 "names": "" if self.names is None else json.dumps(self.names, ensure_ascii=False)}
 
+    def _has(self, label):
+        if not _is_of(self.problem, label):
+            return False
+        if self.problem == "regression":
+            values = _listed(label)
+            return len(values) == self.num_labels and all(map(_fits_float32, values))
+        return all(part in self._numbers if isinstance(part, str) else 0 <= part < self.num_labels
+                   for part in _listed(label))
+
     def _number_of(self, label):
         return self._numbers[label] if isinstance(label, str) else label
 
@@ -60,11 +79,13 @@ class Labels:
 class LabelSurvey:
     """Looks at every label of an input, refuses those that do not fit, and says which there are."""
 
-    def __init__(self, problem, config):
+    def __init__(self, problem, config, inputs):
         """Expects labels of a `problem` of PROBLEM_TYPES; None: the first label decides.
 
-        `config` is the ModelConfig of the model that is to learn them.
+        `config` is the ModelConfig of the model that is to learn them. `inputs` says in an error
+        which files or folder the labels are of.
         """
+        self._inputs = inputs
         self._problem = problem
         self._config = config
         self._model_names = None if config.names is None else set(config.names)
@@ -93,23 +114,39 @@ class LabelSurvey:
         if self._problem == "regression":
             return Labels(self._problem, self._num_values, config.names)
         if self._names:
-            names = sorted(self._names)
-            if config.num_labels not in (None, len(names)):
-                raise DataError(f"the input has {len(names)} labels, {_short(names)}, and "
-                                f"num_labels in {config.path} is {config.num_labels}")
+            names = self._numbered_names()
         else:
             names = config.names
         num_labels = len(names) if names else config.num_labels or self._most + 1
         if self._problem == "single-label" and num_labels < 2:
-            raise DataError(f"there is {num_labels} label, and a single label is one of 2 at least")
+            raise DataError(f"{self._inputs}: there is {num_labels} label, and a single label is "
+                            "one of 2 at least")
         if num_labels == 0:
-            raise DataError("no line has a label: each has an empty list")
+            raise DataError(f"{self._inputs}: no line has a label: each has an empty list")
         return Labels(self._problem, num_labels, names)
+
+    def _numbered_names(self):
+        """Returns the texts that were seen as names by their numbers."""
+        config = self._config
+        names = sorted(self._names)
+        if config.num_labels is None:
+            return names
+        placeholders = list(map(placeholder_of, range(config.num_labels)))
+        others = sorted(self._names.difference(placeholders))
+        if not others:
+            return placeholders
+        if len(others) < len(names):
+            raise DataError(f"{self._inputs}: the labels are {_short(names)}, and {config.path} "
+                            f"has {config.num_labels} labels that are named {placeholders[0]} and "
+                            f"so on: {_short(others[0])} is none of these")
+        if len(names) != config.num_labels:
+            raise DataError(f"{self._inputs}: there are {len(names)} labels, {_short(names)}, "
+                            f"and num_labels in {config.path} is {config.num_labels}")
+        return names
 
     def _add_values(self, place, values):
         for value in values:
-            # A comparison with NaN is false.
-            if not abs(value) <= LARGEST_FLOAT32:
+            if not _fits_float32(value):
                 raise DataError(f"{place}: label: {value} is no number that a float32 holds")
         if self._num_values is None:
             self._num_values = len(values)
@@ -143,6 +180,9 @@ class LabelSurvey:
         if name in self._names:
             return
         refuse_half_characters(name, f"{place}: label")
+        if len(name) > MOST_CHARACTERS:
+            raise DataError(f"{place}: label: {_short(name)} has {len(name)} characters: a name of "
+                            f"more than {MOST_CHARACTERS} is taken for a mistake")
         self._names.add(name)
         if len(self._names) > MOST_LABELS:
             raise DataError(f"{place}: label: this is label {len(self._names)}: more than "
@@ -178,6 +218,10 @@ def _is_of(problem, label):
     wanted = (int, float) if problem == "regression" else (int, str)
     return ((len(parts) > 0 or problem == "several-labels") and
             all(isinstance(part, wanted) and not isinstance(part, bool) for part in parts))
+
+
+def _fits_float32(value):
+    return abs(value) <= LARGEST_FLOAT32  # A comparison with NaN is false.
 
 
 def _listed(label):

@@ -4,7 +4,6 @@
 Nothing is masked here: a run chooses anew in each epoch among the tokens that are marked.
 """
 import dataclasses
-import typing
 
 import numpy
 
@@ -12,8 +11,8 @@ from .data_error import DataError
 from .document_rows import DocumentCounts, write_document_rows
 from .documents import Document
 from .fitted_texts import TextFitter
-from .json_lines import text_of_line
 from .model_tokenizer import digest_of, take_text_as_it_is
+from .text_lines import read_text_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,13 +22,6 @@ class MaskedOptions:
     layout: str = "pad"  # Or "pack".
     too_long: str = "error"  # Or "drop", or "cut".
     preview: int = 0  # How many rows are shown.
-
-
-class TextLine(typing.NamedTuple):
-    """One line of a file."""
-    place: str  # Its file and line, as errors name them.
-    input: str  # The text without its end of line.
-    num_bytes: int
 
 
 def write_masked(tokenizer, paths, output, options, progress=lambda n: None):
@@ -45,28 +37,13 @@ def write_masked(tokenizer, paths, output, options, progress=lambda n: None):
     digest = digest_of(backend)
     take_text_as_it_is(backend)
     counts = DocumentCounts()
-    fitter = TextFitter(tokenizer, options.sequence, options.too_long, counts)
-    lines = (line for path in paths for line in read_text_lines(path, progress))
-    documents = _marked(fitter.fit(lines), _special_tokens_of(backend))
+    fitter = TextFitter(tokenizer, options.sequence, options.too_long, counts, has_pairs=False)
+    lines = (line for path in paths
+             for line in read_text_lines(path, "line of text", progress))
+    documents = _marked(fitter.fit(lines), _special_tokens_of(backend), counts)
     metadata = {"task": "masked", "tokenizer": digest, "mask_token": str(tokenizer.mask_token_id)}
     write_document_rows(backend, documents, output, options, metadata, counts, "to be masked")
     return counts
-
-
-def read_text_lines(path, progress):
-    """Yields the lines of a file that are not blank. Calls progress(bytes) as it reads."""
-    is_empty = True
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            progress(len(line))
-            place = f"{path}, line {number}"
-            text = text_of_line(line, number, place)
-            if not text or text.isspace():
-                continue
-            is_empty = False
-            yield TextLine(place, text.rstrip("\r\n"), len(line))
-    if is_empty:
-        raise DataError(f"{path} is empty: there is no line of text in it")
 
 
 def _special_tokens_of(tokenizer):
@@ -81,11 +58,14 @@ def _special_tokens_of(tokenizer):
     return result
 
 
-def _marked(texts, is_special):
-    """Yields the document of each FittedText, with the tokens marked that may be masked."""
+def _marked(texts, is_special, counts):
+    """Yields the document of each FittedText, with the tokens marked that may be masked.
+
+    A text without such a token is left out, and counted in `counts.unmarked`.
+    """
     for text in texts:
         may_be_masked = ~(is_special[text.tokens] | text.is_added)
-        if not may_be_masked.any():
-            raise DataError(f"{text.source.place}: nothing to learn: all {text.tokens.size} tokens "
-                            "are special ones, which are never masked")
-        yield Document(text.source.place, text.tokens, may_be_masked.astype(numpy.uint8))
+        if may_be_masked.any():
+            yield Document(text.source.place, text.tokens, may_be_masked.astype(numpy.uint8))
+        else:
+            counts.unmarked += 1

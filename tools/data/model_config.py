@@ -2,20 +2,23 @@
 """What the config.json of a model's folder says of the labels and images that the model takes."""
 import json
 import pathlib
-import re
 import typing
 
-from .data_error import DataError
+from .data_error import DataError, naming_file
 
-# What transformers writes where nobody has named the labels.
-PLACEHOLDER_NAME = re.compile(r"LABEL_\d+")
+# The classes of transformers whose labels are those that a classification learns end so.
+CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
 
 
 class ModelConfig(typing.NamedTuple):
-    """What is known of a model. What its config.json does not say is None."""
+    """What is known of a model. What its config.json does not say is None.
+
+    A model of another task than classification gets a new head, so its labels count as not said
+    unless they have names.
+    """
     path: pathlib.Path  # The config.json, which errors name.
     num_labels: int | None = None
-    names: list | None = None  # The labels' names, by their numbers.
+    names: list | None = None  # The labels' names, by their numbers. None: nobody named them.
     num_channels: int | None = None
     image_size: tuple | None = None  # Height and width.
 
@@ -23,9 +26,8 @@ class ModelConfig(typing.NamedTuple):
 def read_json_object(path):
     """Returns the object of a small JSON file."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+        with naming_file(path):
+            record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # It is no JSON, or no UTF-8.
         raise DataError(f"{path} is no JSON: {error}") from error
     if not isinstance(record, dict):
@@ -36,27 +38,47 @@ def read_json_object(path):
 def read_model_config(folder):
     """Returns the ModelConfig of a model's folder, which says nothing where it has none."""
     path = pathlib.Path(folder) / "config.json"
-    if not path.parent.is_dir():
+    with naming_file(path):
+        is_folder, is_there = path.parent.is_dir(), path.exists()
+    if not is_folder:
         raise DataError(f"there is no folder {folder}: the model's is needed here, whose "
                         "config.json says what the model takes")
-    if not path.exists():
+    if not is_there:
         return ModelConfig(path)
     record = read_json_object(path)
-    names = _names_of(record.get("id2label"), path)
-    num_labels = _count_of(record, "num_labels", path)
-    if names is not None:
-        if num_labels not in (None, len(names)):
-            raise DataError(f"{path}: num_labels is {num_labels}, and id2label has {len(names)}")
-        num_labels = len(names)
-        if any(map(PLACEHOLDER_NAME.fullmatch, names)):
-            names = None
+    num_labels, names = _labels_of(record, path)
     return ModelConfig(path, num_labels, names, _count_of(record, "num_channels", path),
                        _image_size_of(record.get("image_size"), path))
+
+
+def placeholder_of(number):
+    """Returns the name that transformers gives a label which nobody has named."""
+    return f"LABEL_{number}"
 
 
 def is_count(value):
     """Returns whether a JSON value is an integer from 1 on."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _labels_of(record, path):
+    """Returns the number of labels and their names. Either is None where it is not known."""
+    num_labels = _count_of(record, "num_labels", path)
+    names = _names_of(record.get("id2label"), path)
+    if names is not None:
+        num_labels = len(names)
+        if all(name == placeholder_of(number) for number, name in enumerate(names)):
+            names = None
+    if names is None and _is_of_another_task(record):
+        num_labels = None
+    return num_labels, names
+
+
+def _is_of_another_task(record):
+    """Returns whether the config names a class of transformers, and it is no classifier."""
+    architectures = record.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    return isinstance(first, str) and bool(first) and not first.endswith(CLASSIFIERS)
 
 
 def _count_of(record, key, path):

@@ -9,7 +9,8 @@ FORMAT = "1"  # The version of the files that docs/data.md describes.
 # The head's length is known from the start, so that it can be written last. Behind it, data begin
 # on a page.
 HEAD_BYTES = 4096
-# What a head has beside one long text: that of our largest, with room to spare.
+# A head without its one long text is shorter than this, whatever the columns and metadata are that
+# this program writes.
 OTHER_HEAD_BYTES = 2048
 COPY_BYTES = 2**20
 
@@ -28,7 +29,7 @@ def head_bytes_for(long_text):
 
 
 class SafetensorsWriter:
-    """Writes tensors of as many rows each. Memory does not grow with them.
+    """Writes tensors that have the same number of rows. Memory does not grow with them.
 
     The tensors stand in the file one behind the other, in the order of the columns: those of wider
     types must come first, so that all are aligned. The first grows in the file itself, and the

@@ -9,7 +9,7 @@ import codecs
 import numpy
 
 from .complete_file import complete_file
-from .data_error import DataError
+from .data_error import DataError, naming_file
 from .model_tokenizer import take_text_as_it_is
 
 PIECE_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ def pieces_of(path, progress):
     """Yields a file's text in pieces that end with a line. Calls progress(bytes) as it reads."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     text, read_bytes = "", 0
-    with open(path, "rb") as file:
+    with naming_file(path), open(path, "rb") as file:
         while True:
             data = file.read(PIECE_BYTES)
             try:

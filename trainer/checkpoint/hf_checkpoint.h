@@ -123,7 +123,8 @@ using ParameterBytes = absl::FunctionRef<absl::StatusOr<absl::Span<const std::by
     const std::string& name, int64_t offset_bytes, int64_t size_bytes)>;
 
 // Writes a checkpoint that transformers loads: config.json with all fields of the source (but its
-// dtype, and the class of a source with another head), the tensors in the order of `parameters`,
+// dtype, the class of a source with another head, and labels that the source does not name or tell
+// the type of), the tensors in the order of `parameters`,
 // and the tokenizer files and generation_config.json of the source. All of it appears at once:
 // written to "<directory>.partial", synced, renamed. ALREADY_EXISTS: `directory` is there and not
 // empty. RESOURCE_EXHAUSTED: no room, found before the first byte of a tensor is asked for. On an

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gemini/byte_size.h"
@@ -81,12 +82,14 @@ std::vector<Shard> PlanShards(const HfCheckpoint& source,
 }
 
 void DescribeLabels(const TaskSpec& task, OrderedJson& json) {
-  OrderedJson names = OrderedJson::object(), numbers = OrderedJson::object();
+  // An ordered object looks through all of its keys for each that is assigned.
+  OrderedJson::object_t names, numbers;
+  absl::flat_hash_set<std::string> known;
   for (int64_t label = 0; label < task.num_labels; ++label) {
     const std::string name =
         task.names.empty() ? absl::StrCat("LABEL_", label) : task.names[static_cast<size_t>(label)];
-    names[absl::StrCat(label)] = name;
-    numbers[name] = label;
+    names.emplace_back(absl::StrCat(label), name);
+    if (known.insert(name).second) numbers.emplace_back(name, label);
   }
   json["num_labels"] = task.num_labels;
   json["id2label"] = std::move(names);
@@ -102,14 +105,12 @@ std::string ConfigText(const HfCheckpoint& source, const SaveOptions& options) {
   const TaskSpec& task = config.spec.task;
   OrderedJson json = OrderedJson::parse(config.json, nullptr, /*allow_exceptions=*/false);
   // Where it says nothing of them, the data have said what the labels are.
-  const bool lacks_problem =
-      !task.predicts_tokens() && (!json.contains("problem_type") || json["problem_type"].is_null());
-  if (!in_fp32 && !has_another_head && !lacks_problem) return config.json;
-  if (lacks_problem) json["problem_type"] = NameOf(task.problem);
-  if (has_another_head) {
-    json["architectures"] = OrderedJson::array({config.model_class});
-    if (!task.predicts_tokens()) DescribeLabels(task, json);
-  }
+  const bool lacks_labels = !task.predicts_tokens() && (!config.names_labels ||
+                                                        !json.contains("problem_type") ||
+                                                        json["problem_type"].is_null());
+  if (!in_fp32 && !has_another_head && !lacks_labels) return config.json;
+  if (has_another_head) json["architectures"] = OrderedJson::array({config.model_class});
+  if (!task.predicts_tokens() && (has_another_head || lacks_labels)) DescribeLabels(task, json);
   if (!in_fp32) return json.dump(2) + "\n";
   for (const char* key : {"dtype", "torch_dtype"}) {  // The new name and the old one.
     if (json.contains(key)) json[key] = "float32";

@@ -61,7 +61,7 @@ KeyTable RunKeys(RunConfig& config) {
           config.model),
       ChoiceKey({"task", "NAME",
                  "What to learn: the next token, tokens that are hidden, or labels; auto: what "
-                 "the model's config.json says. A head that the files lack starts anew"},
+                 "the model's config.json says. Files of another task get a new head"},
                 config.task, {"auto", "causal", "masked", "sequence-classification"}),
       PathKey({"data", "FILE",
                "What to train on, as tools/prepare_data.py writes it: a text as .npy (tokens, one "
@@ -206,7 +206,8 @@ KeyTable RunKeys(RunConfig& config) {
           config.recompute),
       ChoiceKey({"order", "NAME", "Order of the sequences: shuffled in each epoch, or sequential"},
                 config.order, {"shuffled", "sequential"}),
-      CountKey({"seed", "N", "Of the data's order and of dropout"}, config.seed, 0, kMaxSeed),
+      CountKey({"seed", "N", "Of the data's order, dropout, hidden words and a new head"},
+               config.seed, 0, kMaxSeed),
       ChoiceKey({"precision", "NAME",
                  "Of parameters, gradients and arithmetic; masters keep the fp32 values, and fp16 "
                  "scales the loss"},

@@ -17,8 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostLabels = 1 << 20;
-
 absl::StatusOr<std::vector<std::string>> NamesOf(const TokenRows& rows, int64_t num_labels) {
   GEMINI_ASSIGN_OR_RETURN(const std::string text, rows.Metadata("names"));
   std::vector<std::string> names;

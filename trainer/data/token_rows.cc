@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -179,6 +180,12 @@ absl::StatusOr<TokenFingerprint> TokenRows::Fingerprint() const {
   TokenFingerprint fingerprint = {.num_tokens = tokens_.num_elements,
                                   .file_bytes = last.offset_bytes + last.size_bytes};
   std::vector<std::byte> ends;
+  // The metadata say what labels mean, and what is hidden.
+  for (const auto& [key, value] : reader_.metadata()) {
+    const std::string text = absl::StrCat(key, "=", value, "\n");
+    const auto bytes = std::as_bytes(std::span(text));
+    ends.insert(ends.end(), bytes.begin(), bytes.end());
+  }
   for (const SafetensorsTensor& tensor : reader_.tensors()) {
     const int64_t size_bytes = std::min(tensor.size_bytes, kMiB);
     for (const int64_t first_byte : {int64_t{0}, tensor.size_bytes - size_bytes}) {

@@ -82,7 +82,7 @@ class TokenRows {
   absl::Status ForEachPiece(int64_t vocab_size,
                             absl::FunctionRef<absl::Status(const Piece&)> visit);
 
-  // Returns what the file is now. Reads the ends of its tensors.
+  // Returns what the file is now, its metadata among it. Reads the ends of its tensors.
   absl::StatusOr<TokenFingerprint> Fingerprint() const;
 
  private:

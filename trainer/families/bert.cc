@@ -85,7 +85,9 @@ ModelSpec MakeBertSpec(ConfigKeys& keys) {
                 .embedding = "bert.embeddings.word_embeddings.weight",
                 .head = "cls.predictions.decoder.weight",
                 // The positions' numbers, and a second name of the head's bias.
-                .ignored_endings = {"embeddings.position_ids", "cls.predictions.decoder.bias"}};
+                .ignored_endings = {"embeddings.position_ids", "cls.predictions.decoder.bias"},
+                .old_endings = {{"LayerNorm.gamma", "LayerNorm.weight"},
+                                {"LayerNorm.beta", "LayerNorm.bias"}}};
   return spec;
 }
 

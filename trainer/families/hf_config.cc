@@ -119,6 +119,8 @@ void SetTask(TaskSpec task, ModelSpec& spec) {
     spec.classifier = ClassifierSpec();
     names.classifier = "score";
   }
+  // As transformers: only the loss of a causal model includes its routers'.
+  if (spec.experts.has_value()) spec.experts->router_loss_coefficient.reset();
   heads = {names.classifier + "."};
   if (!names.pooler.empty()) heads.push_back(names.pooler + ".");
   spec.tied_head = false;
@@ -169,6 +171,7 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string
   HfConfig config = {.model_type = name,
                      .model_class = std::move(choice.model_class),
                      .is_new_task = choice.is_new,
+                     .names_labels = choice.names_labels,
                      .spec = family->make_spec(keys),
                      .json = std::string(json_text)};
   SetTask(std::move(choice.task), config.spec);

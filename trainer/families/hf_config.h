@@ -17,7 +17,8 @@ namespace gemini::trainer {
 struct HfConfig {
   std::string model_type;    // The family's (families.h).
   std::string model_class;   // That of the spec's task, for the key "architectures".
-  bool is_new_task = false;  // As TaskChoice::is_new.
+  bool is_new_task = false;  // These two are TaskChoice's.
+  bool names_labels = false;
   ModelSpec spec;
   std::string json;  // The text as read: saving keeps every field.
   // Keys that we do not know: whether they change the arithmetic cannot be told. A key of an object

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sizes of a trunk that refines two things at once, a multiple-sequence alignment and what is
-// known of each pair of residues, and what its tensors are called. One module runs it
+// known of each pair of residues, and what its tensors are called. PairBlock is one of its blocks
 // (trainer/models/pair_trunk.h). No Torch.
 // Names:  of layers, from the block on: a layer "mlp_pair.mlp.1" of block 3 has the tensors
 //         "<blocks>.3.mlp_pair.mlp.1.weight" and "<blocks>.3.mlp_pair.mlp.1.bias". Those that stand

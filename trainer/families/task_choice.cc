@@ -18,7 +18,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kDefaultLabels = 2;  // As in transformers.
-constexpr int64_t kMostLabels = 1 << 20;
 
 // Returns the config's first architecture, or nothing.
 std::string ArchitectureOf(const Json& config) {
@@ -113,7 +112,9 @@ absl::StatusOr<TaskChoice> ChooseTask(const Json& config, absl::string_view wher
   choice.is_new = architecture != choice.model_class &&
                   ((is_known && !architecture.empty()) || wish.name != "auto");
   if (choice.task.predicts_tokens()) return choice;
-  if (choice.is_new && wish.labels.has_value()) {
+  const bool says_labels = config.contains("id2label") || config.contains("num_labels");
+  const bool is_of_another = !architecture.empty();
+  if (choice.is_new && wish.labels.has_value() && (is_of_another || !says_labels)) {
     choice.task = *wish.labels;
     choice.task.kind = TaskKind::kSequenceClassification;
     return choice;
@@ -122,6 +123,13 @@ absl::StatusOr<TaskChoice> ChooseTask(const Json& config, absl::string_view wher
   // A config that does not say what its labels are leaves it to the data, as transformers does.
   const bool is_said = config.contains("problem_type") && !config["problem_type"].is_null();
   if (!is_said && wish.labels.has_value()) choice.task.problem = wish.labels->problem;
+  choice.names_labels = !choice.task.names.empty();
+  // Those that are made up are replaced by the data's.
+  if (choice.task.names.empty() && wish.labels.has_value() &&
+      wish.labels->num_labels == choice.task.num_labels) {
+    choice.task.names = wish.labels->names;
+  }
+  if (choice.task.names.empty()) choice.names_labels = true;  // There is nothing to name.
   return choice;
 }
 

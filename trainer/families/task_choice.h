@@ -28,6 +28,7 @@ struct TaskChoice {
   // Whether its head may be missing in the files: the config says that they are of another task, or
   // the task was asked for and the config says nothing of it.
   bool is_new = false;
+  bool names_labels = false;  // The config has the names of the task's labels, if it has any.
 };
 
 // `config` is an object, and `where` its source in messages.

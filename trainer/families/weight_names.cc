@@ -27,6 +27,11 @@ bool BeginsWithOne(absl::string_view tensor, const Names& names) {
 }  // namespace
 
 std::string WeightNames::ParameterOf(absl::string_view tensor) const {
+  for (const auto& [old, now] : old_endings) {
+    if (!absl::EndsWith(tensor, old)) continue;
+    tensor.remove_suffix(old.size());
+    return ParameterOf(absl::StrCat(tensor, now));
+  }
   if (BeginsWithOne(tensor, kHeads)) return std::string(tensor);
   absl::string_view rest = root;  // Then the root less its first word, and so on.
   while (!absl::StartsWith(tensor, rest)) {
@@ -51,7 +56,9 @@ bool WeightNames::IsInPlaceOfHead(absl::string_view parameter) {
 }
 
 bool WeightNames::IsOfAnotherTask(absl::string_view parameter) const {
-  if (IsOfOwnHead(parameter) || parameter == head) return false;
+  // What stands beside a head that is tied is of it, too, such as a bias that nobody expects.
+  const absl::string_view layer = absl::string_view(head).substr(0, head.rfind('.') + 1);
+  if (IsOfOwnHead(parameter) || (!head.empty() && absl::StartsWith(parameter, layer))) return false;
   return BeginsWithOne(parameter, kHeads) || BeginsWithOne(parameter, kHeadsBeside) ||
          absl::StartsWith(parameter, absl::StrCat(root, kPooler));
 }

@@ -3,6 +3,7 @@
 // classes name the same parameter differently.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -19,6 +20,8 @@ struct WeightNames {
   std::vector<std::string> own_heads = {};
   // Tensors whose names end so are no parameters: constants that old files hold.
   std::vector<std::string> ignored_endings = {};
+  // How names end in old files, and how they end since: "LayerNorm.gamma", "LayerNorm.weight".
+  std::vector<std::pair<std::string, std::string>> old_endings = {};
 
   // Returns the name of the parameter that a tensor of a file is.
   std::string ParameterOf(absl::string_view tensor) const;

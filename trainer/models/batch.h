@@ -25,8 +25,8 @@ struct Labels {
   static Labels AllOf(const torch::Tensor& tokens) {
     return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
   }
-  // Returns some of a task's shape on the tokens' device, all of which are predicted, for whom no
-  // value matters.
+  // Returns some of a task's shape on the tokens' device, all of which are predicted. Their values
+  // mean nothing.
   static Labels OfTask(const TaskSpec& task, const torch::Tensor& tokens) {
     if (task.kind == TaskKind::kCausal) return AllOf(tokens);
     if (task.kind == TaskKind::kMasked) return {tokens, tokens.numel()};

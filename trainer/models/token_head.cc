@@ -52,7 +52,6 @@ torch::Tensor TokenHead::Logits(const HeadInput& input) const {
 
 BatchLoss TokenHead::LossOf(HeadInput input, const Labels& labels,
                             const LossFactors& factors) const {
-  // Longer labels are released at once.
   const torch::Tensor predicted = is_causal_ ? OfNextTokens(labels.values) : labels.values;
   BatchLoss loss = {.sum = {}, .count = labels.count};
   loss.sum = head_->SumOfLosses(Transform(std::move(input.hidden)), predicted, factors.label);

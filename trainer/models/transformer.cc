@@ -375,9 +375,7 @@ BatchLoss Transformer::LossOf(Stream last, const BatchContext& context, const La
                               const LossFactors& factors) {
   BatchLoss loss = head_->LossOf(Finish(std::move(last.hidden), context), labels, factors);
   if (last.router_sums.defined()) {
-    const torch::Tensor sums =
-        token_head_ != nullptr ? token_head_->RouterSums(last.router_sums) : last.router_sums;
-    loss.router = RouterLoss(sums, *spec_.experts);
+    loss.router = RouterLoss(token_head_->RouterSums(last.router_sums), *spec_.experts);
     loss.router_coefficient = *spec_.experts->router_loss_coefficient;
   }
   return loss;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
+// A model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
 // while it computes; shards and whole tensors beside them (1 and 2); or the whole model (0), with
 // gradients that are added up.
 // Units are the embeddings, each block, and what is behind the blocks. In a pipeline each rank has

@@ -53,7 +53,7 @@ absl::Status CheckIsCausal(absl::string_view key, const ModelSpec& spec) {
   if (spec.attention.causal && spec.task.kind == TaskKind::kCausal) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(key, " shares no layers of the task ",
                                                NameOf(spec.task.kind),
-                                               " among ranks: use --zero, which does"));
+                                               " among ranks: use --zero or --pipeline"));
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads rows of a run's data as a batch that a model takes, and counts what it is to predict.
-// Memory: labels that are not the tokens, and types, lie outside of Torch's allocator, whose memory
-//         a run without a GPU charges to DEVICE: the forecast of a step
-//         (trainer/forecast/traced_step.h) knows the tokens alone. On a GPU they take 8 bytes a
-//         token more than it says.
+// Memory: labels that are not the tokens lie outside of Torch's allocator, whose memory a run
+//         without a GPU charges to DEVICE: the forecast of a step (trainer/forecast/traced_step.h)
+//         knows the tokens alone. On a GPU they take 8 bytes a token more than it says. Types lie
+//         there, too; the forecast has them.
 // Thread: any.
 // Errors: those of the data; Torch's own exceptions pass through.
 #pragma once

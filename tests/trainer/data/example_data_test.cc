@@ -365,10 +365,13 @@ TEST_F(ExampleDataTest, TheFingerprintChangesWithTensorsAndTheSize) {
   tokens.tokens[11] = 1;
   answers.answers[3] = 0;
   metadata.metadata["template"] = std::string(64, 'a');
+  const TokenFingerprint with_template = fingerprint(metadata);
   EXPECT_NE(fingerprint(tokens).ends_crc32c, whole.ends_crc32c);
   EXPECT_NE(fingerprint(answers).ends_crc32c, whole.ends_crc32c);
   EXPECT_NE(fingerprint(documents).ends_crc32c, whole.ends_crc32c);
   EXPECT_NE(fingerprint(metadata).file_bytes, whole.file_bytes);
+  metadata.metadata["template"] = std::string(64, 'b');  // Of the same length.
+  EXPECT_NE(fingerprint(metadata).ends_crc32c, with_template.ends_crc32c);
 }
 
 // What a masked task hides: any token of a row may be an answer.

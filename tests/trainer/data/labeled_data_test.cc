@@ -189,10 +189,10 @@ TEST_F(LabeledDataTest, AnotherHeaderIsRefused) {
   for (const auto& [key, value, message] :
        {std::tuple("problem_type", "cooking", "its problem_type is 'cooking', expected one of sin"),
         std::tuple("problem_type", "-", "its problem_type is missing"),
-        std::tuple("num_labels", "-", "its num_labels is missing, expected 1 to 1048576"),
+        std::tuple("num_labels", "-", "its num_labels is missing, expected 1 to 65536"),
         std::tuple("num_labels", "0", "its num_labels is '0', expected 1 to"),
         std::tuple("num_labels", "-1", "its num_labels is '-1', expected 1 to"),
-        std::tuple("num_labels", "1048577", "its num_labels is '1048577', expected 1 to"),
+        std::tuple("num_labels", "65537", "its num_labels is '65537', expected 1 to"),
         std::tuple("num_labels", "many", "its num_labels is 'many', expected 1 to"),
         std::tuple("names", "-", "its names is missing"),
         std::tuple("names", "no, yes", "its names are no JSON list of 3 texts"),

@@ -51,6 +51,18 @@ TEST(BertTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(spec.classifier->dropout, 0.1);
 }
 
+TEST(BertTest, NormsOfOldFilesHaveOtherNames) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig bert, ParseHfConfig(R"({"model_type":"bert"})", "c"));
+  const WeightNames& names = bert.spec.files;
+  EXPECT_EQ(names.ParameterOf("bert.encoder.layer.3.output.LayerNorm.gamma"),
+            "bert.encoder.layer.3.output.LayerNorm.weight");
+  EXPECT_EQ(names.ParameterOf("embeddings.LayerNorm.beta"), "bert.embeddings.LayerNorm.bias");
+  EXPECT_EQ(names.ParameterOf("cls.predictions.transform.LayerNorm.beta"),
+            "cls.predictions.transform.LayerNorm.bias");
+  EXPECT_EQ(names.ParameterOf("bert.encoder.layer.3.gamma.weight"),
+            "bert.encoder.layer.3.gamma.weight");
+}
+
 TEST(BertTest, KeysAreHonoured) {
   ASSERT_OK_AND_ASSIGN(const HfConfig bert, ParseHfConfig(R"({
       "model_type":"bert", "vocab_size":301, "hidden_size":64, "num_hidden_layers":3,

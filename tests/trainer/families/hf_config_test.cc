@@ -280,6 +280,15 @@ TEST(HfConfigTest, ExpertsAreThoseOfTheirFamily) {
   EXPECT_TRUE(qwen3.unknown_keys.empty());
 }
 
+TEST(HfConfigTest, ALossOfLabelsIncludesNoRouters) {
+  const std::string json = R"({"model_type":"mixtral","output_router_logits":true})";
+  ASSERT_OK_AND_ASSIGN(const HfConfig causal, ParseHfConfig(json, "c"));
+  EXPECT_TRUE(causal.spec.experts->router_loss_coefficient.has_value());
+  ASSERT_OK_AND_ASSIGN(const HfConfig labels,
+                       ParseHfConfig(json, "c", {.name = "sequence-classification"}));
+  EXPECT_FALSE(labels.spec.experts->router_loss_coefficient.has_value());
+}
+
 TEST(HfConfigTest, WhatGemmaSaysAndMeans) {
   ASSERT_OK_AND_ASSIGN(const HfConfig first,
                        ParseHfConfig(R"({"model_type":"gemma","hidden_act":"gelu"})", "c"));

@@ -173,6 +173,19 @@ TEST(TaskChoiceTest, ANewHeadGetsTheLabelsOfTheWishAndATrainedOneKeepsItsOwn) {
   ASSERT_OK_AND_ASSIGN(const TaskChoice said, ChooseTrained(config, wish));
   EXPECT_EQ(said.task.problem, ProblemType::kSingleLabel);
 
+  // What transformers made up is named by the data, if there are as many.
+  ASSERT_OK_AND_ASSIGN(const TaskChoice named, ChooseTrained({{"num_labels", 3}}, wish));
+  EXPECT_THAT(named.task.names, ElementsAre("x", "y", "z"));
+  EXPECT_FALSE(named.names_labels);
+  EXPECT_TRUE(said.names_labels);
+  ASSERT_OK_AND_ASSIGN(const TaskChoice fewer, ChooseTrained({{"num_labels", 4}}, wish));
+  EXPECT_THAT(fewer.task.names, IsEmpty());
+  // A config that names no class, and says what its labels are, is believed.
+  ASSERT_OK_AND_ASSIGN(const TaskChoice classless,
+                       Choose(R"({"id2label":{"0":"dog", "1":"cat"}})", wish));
+  EXPECT_TRUE(classless.is_new);
+  EXPECT_THAT(classless.task.names, ElementsAre("dog", "cat"));
+
   // Without labels of the wish, those of the config are the new head's.
   ASSERT_OK_AND_ASSIGN(
       const TaskChoice of_config,
@@ -191,9 +204,9 @@ TEST(TaskChoiceTest, LabelsOfATaskThatPredictsTokensAreNotRead) {
 TEST(TaskChoiceTest, WrongKeysAreRefusedByTheirNames) {
   const std::string long_name(1'000, 'x');
   const std::vector<std::pair<Json, std::string>> cases = {
-      {{{"num_labels", -1}}, "num_labels is -1, expected 1 to 1048576"},
+      {{{"num_labels", -1}}, "num_labels is -1, expected 1 to 65536"},
       {{{"num_labels", 0}}, "num_labels is 0, expected"},
-      {{{"num_labels", 1048577}}, "num_labels is 1048577, expected"},
+      {{{"num_labels", 65537}}, "num_labels is 65537, expected"},
       {{{"num_labels", 18446744073709551615u}}, "num_labels is 18446744073709551615, expected"},
       {{{"num_labels", 2.5}}, "num_labels is 2.5, expected"},
       {{{"num_labels", "2"}}, "num_labels is \\\"2\\\", expected"},
