@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/example_data.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tests/status_matchers.h"
+#include "tests/trainer/data/row_file_fixture.h"
 
 namespace gemini::trainer {
 namespace {
@@ -24,12 +23,6 @@ using ::testing::HasSubstr;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 constexpr int64_t kVocabulary = 50;
-
-template <typename T>
-std::vector<std::byte> Bytes(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
 
 // What a file holds: at first three rows of four tokens, of which the last has padding.
 struct Content {
@@ -44,35 +37,12 @@ struct Content {
   std::vector<int32_t> documents = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
 };
 
-class ExampleDataTest : public ::testing::Test {
+class ExampleDataTest : public RowFileTest {
  protected:
-  struct Tensor {
-    SafetensorsWriter::Declaration declaration;
-    std::vector<std::byte> bytes;
-  };
-
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "example_data_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    path_ = pattern + "/chats.safetensors";
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(std::filesystem::path(path_).parent_path());
-  }
-
   static std::vector<Tensor> TensorsOf(const Content& content) {
     return {{{"tokens", SafetensorsDtype::kI32, content.shape}, Bytes(content.tokens)},
             {{"documents", SafetensorsDtype::kI32, content.shape}, Bytes(content.documents)},
             {{"answers", SafetensorsDtype::kU8, content.shape}, Bytes(content.answers)}};
-  }
-  void WriteTensors(const std::vector<Tensor>& tensors,
-                    const std::map<std::string, std::string>& metadata) {
-    std::vector<SafetensorsWriter::Declaration> declarations;
-    for (const Tensor& tensor : tensors) declarations.push_back(tensor.declaration);
-    auto writer = SafetensorsWriter::Create(path_, declarations, metadata);
-    ASSERT_OK(writer);
-    for (const Tensor& tensor : tensors) ASSERT_OK(writer->AppendRaw(tensor.bytes));
-    ASSERT_OK(writer->Finish());
   }
   void Write(const Content& content) { WriteTensors(TensorsOf(content), content.metadata); }
 
@@ -90,8 +60,6 @@ class ExampleDataTest : public ::testing::Test {
     absl::StatusOr<ExampleData> data = Open();
     return data.ok() ? data->CheckRows(Needs(takes_padding)) : data.status();
   }
-
-  std::string path_;
 };
 
 TEST_F(ExampleDataTest, LabelsAreTheTokensThatAreAnswers) {
@@ -440,7 +408,7 @@ TEST_F(ExampleDataTest, PaddingIsFoundInWhicheverRowItIs) {
 }
 
 TEST_F(ExampleDataTest, WhatIsNoSafetensorsFileIsNamed) {
-  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("chats.safetensors")));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("rows.safetensors")));
   std::filesystem::create_directory(path_);
   EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("not a regular file")));
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/labeled_data.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,13 +10,13 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "tests/status_matchers.h"
+#include "tests/trainer/data/row_file_fixture.h"
 
 namespace gemini::trainer {
 namespace {
@@ -28,12 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kVocabulary = 50;
-
-template <typename T>
-std::vector<std::byte> Bytes(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
 
 // What a file holds: at first three rows of four tokens, the last of which has padding, with three
 // classes and without types.
@@ -67,27 +60,16 @@ Content WithTypes() {
   return content;
 }
 
-class LabeledDataTest : public ::testing::Test {
+class LabeledDataTest : public RowFileTest {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "labeled_data_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    path_ = pattern + "/texts.safetensors";
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(std::filesystem::path(path_).parent_path());
-  }
-
   // `tensors` in this order: tokens, documents, labels, types.
-  void WriteTensors(const std::vector<SafetensorsWriter::Declaration>& tensors,
-                    const Content& content) {
-    auto writer = SafetensorsWriter::Create(path_, tensors, content.metadata);
-    ASSERT_OK(writer);
-    ASSERT_OK(writer->AppendRaw(Bytes(content.tokens)));
-    ASSERT_OK(writer->AppendRaw(Bytes(content.documents)));
-    const std::vector<std::vector<std::byte>> rest = {content.labels, Bytes(content.types)};
-    for (size_t i = 2; i < tensors.size(); ++i) ASSERT_OK(writer->AppendRaw(rest[i - 2]));
-    ASSERT_OK(writer->Finish());
+  void Write(const std::vector<SafetensorsWriter::Declaration>& declarations,
+             const Content& content) {
+    const std::vector<std::vector<std::byte>> bytes = {
+        Bytes(content.tokens), Bytes(content.documents), content.labels, Bytes(content.types)};
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < declarations.size(); ++i) tensors.push_back({declarations[i], bytes[i]});
+    WriteTensors(tensors, content.metadata);
   }
   absl::StatusOr<LabeledData> Open() const {
     absl::StatusOr<TokenRows> rows = TokenRows::Open(path_);
@@ -100,7 +82,7 @@ class LabeledDataTest : public ::testing::Test {
         {"documents", SafetensorsDtype::kI32, {3, 4}},
         {"labels", content.labels_dtype, content.labels_shape}};
     if (!content.types.empty()) tensors.push_back({"types", SafetensorsDtype::kU8, {3, 4}});
-    WriteTensors(tensors, content);
+    Write(tensors, content);
     return Open();
   }
   static RowNeeds Needs(const LabeledData& data) {
@@ -118,8 +100,6 @@ class LabeledDataTest : public ::testing::Test {
     file.seekp(-static_cast<std::streamoff>(bytes_before_end), std::ios::end);
     file.write(reinterpret_cast<const char*>(&value), sizeof(value));
   }
-
-  std::string path_;
 };
 
 TEST_F(LabeledDataTest, ClassesAreReadWithTheirRows) {
@@ -232,12 +212,12 @@ TEST_F(LabeledDataTest, LabelsOfAnotherTypeOrShapeAreRefused) {
 TEST_F(LabeledDataTest, OtherTensorsAreRefused) {
   const SafetensorsWriter::Declaration tokens = {"tokens", SafetensorsDtype::kI32, {3, 4}};
   const SafetensorsWriter::Declaration documents = {"documents", SafetensorsDtype::kI32, {3, 4}};
-  WriteTensors({tokens, documents}, {});
+  Write({tokens, documents}, {});
   EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("has no tensor labels")));
   const SafetensorsWriter::Declaration labels = {"labels", SafetensorsDtype::kI32, {3}};
-  WriteTensors({tokens, documents, labels, {"types", SafetensorsDtype::kI8, {3, 4}}}, WithTypes());
+  Write({tokens, documents, labels, {"types", SafetensorsDtype::kI8, {3, 4}}}, WithTypes());
   EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("types is I8 [3, 4], expected U8 [3, 4]")));
-  WriteTensors({tokens, documents, labels, {"types", SafetensorsDtype::kU8, {12}}}, WithTypes());
+  Write({tokens, documents, labels, {"types", SafetensorsDtype::kU8, {12}}}, WithTypes());
   EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("types is U8 [12], expected U8 [3, 4]")));
 }
 

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/token_rows.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tests/status_matchers.h"
+#include "tests/trainer/data/row_file_fixture.h"
 
 namespace gemini::trainer {
 namespace {
@@ -24,35 +23,15 @@ using ::testing::HasSubstr;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kVocabulary = 50;
 
-template <typename T>
-std::vector<std::byte> Bytes(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
-
 absl::Status Ignore(const TokenRows::Piece& /*piece*/) { return absl::OkStatus(); }
 
-class TokenRowsTest : public ::testing::Test {
+class TokenRowsTest : public RowFileTest {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "token_rows_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    path_ = pattern + "/rows.safetensors";
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(std::filesystem::path(path_).parent_path());
-  }
-
   // Writes what the members say.
   void Write() {
-    auto writer = SafetensorsWriter::Create(
-        path_,
-        {{"tokens", SafetensorsDtype::kI32, shape_}, {"documents", SafetensorsDtype::kI32, shape_}},
-        metadata_);
-    ASSERT_OK(writer);
-    ASSERT_OK(writer->AppendRaw(Bytes(tokens_)));
-    ASSERT_OK(writer->AppendRaw(Bytes(documents_)));
-    ASSERT_OK(writer->Finish());
+    WriteTensors({{{"tokens", SafetensorsDtype::kI32, shape_}, Bytes(tokens_)},
+                  {{"documents", SafetensorsDtype::kI32, shape_}, Bytes(documents_)}},
+                 metadata_);
   }
   absl::StatusOr<TokenRows> WriteAndOpen() {
     Write();
@@ -75,7 +54,6 @@ class TokenRowsTest : public ::testing::Test {
     file.write(reinterpret_cast<const char*>(&value), sizeof(value));
   }
 
-  std::string path_;
   std::map<std::string, std::string> metadata_ = {
       {"gemini.format", "1"}, {"task", "sequence-classification"},
       {"rows", "3"},          {"sequence", "4"},
