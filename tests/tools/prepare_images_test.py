@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/prepare_data.py --images, with images and models' folders that are made here."""
-import contextlib
-import io
 import json
 import struct
 import unittest
@@ -10,7 +8,6 @@ import zlib
 
 import numpy
 from PIL import Image
-import safetensors
 
 from rows_fixture import PrepareRowsTest
 import prepare_data
@@ -53,22 +50,12 @@ class PrepareImagesTest(PrepareRowsTest):
         return [self.image(f"{name}.png", **options) for name in ("cat/1", "cat/2", "dog/1")]
 
     def call_images(self, *more, output=None, images=None):
-        out, err = io.StringIO(), io.StringIO()
-        arguments = ["--model", self.model_folder, "--images", images or self.images, "--output",
-                     output or self.output, *more]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                prepare_data.main(list(map(str, arguments)))
-                return None
-            except SystemExit as exit_:
-                return exit_.code if isinstance(exit_.code, str) else err.getvalue()
-            finally:
-                self.said = out.getvalue()
+        return self.call_main("--model", self.model_folder, "--images", images or self.images,
+                              "--output", output or self.output, *more)
 
     def prepare_images(self):
         self.assertIsNone(self.call_images())
-        with safetensors.safe_open(self.output, "numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+        return self.written()
 
 
 class PixelsTest(PrepareImagesTest):

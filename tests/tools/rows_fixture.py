@@ -79,10 +79,14 @@ class PrepareRowsTest(unittest.TestCase):
         return path
 
     def call(self, *files, more=(), sequence=512, output=None, tokenizer=None):
+        """Prepares rows of files. Returns as call_main does."""
+        return self.call_main("--tokenizer", tokenizer or self.folder / "model", self.source,
+                              *files, "--sequence", sequence, "--output", output or self.output,
+                              *more)
+
+    def call_main(self, *arguments):
         """Runs the program's main. Returns None, or what it exits with."""
         out, err = io.StringIO(), io.StringIO()
-        arguments = ["--tokenizer", tokenizer or self.folder / "model", self.source, *files,
-                     "--sequence", sequence, "--output", output or self.output, *more]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 prepare_data.main(list(map(str, arguments)))
@@ -95,6 +99,10 @@ class PrepareRowsTest(unittest.TestCase):
     def prepare(self, *lines, more=(), sequence=512):
         """Prepares the lines. Returns the file's tensors and metadata."""
         self.assertIsNone(self.call(self.file(*lines), more=more, sequence=sequence))
+        return self.written()
+
+    def written(self):
+        """Returns the tensors and the metadata of the output."""
         with safetensors.safe_open(self.output, "numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
 
