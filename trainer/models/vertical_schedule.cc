@@ -51,8 +51,9 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     const LossFactors& factors) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
-  // Where backward enters the graph of each embedding, which holds the tokens and little else. The
-  // tensor itself would keep the memory that the store believes to have freed.
+  // Where backward enters the graph of each embedding, which holds the tokens and little else; that
+  // of an encoder also holds what its norm read, which no forecast counts. The tensor itself would
+  // keep the memory that the store believes to have freed.
   std::vector<torch::autograd::Edge> embeddings;
   std::vector<Stream> streams;  // By micro-batch: the output of the last block that ran.
   std::vector<BatchContext> contexts;
