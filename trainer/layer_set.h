@@ -95,6 +95,7 @@ enum class Role : uint8_t {
   kExpertOut,  // rows, in another order.
   kRouter,     // Its output says through which experts a token goes, or how much of one it gets.
   kProjectOut,
+  kOfSequence,  // It reads what was made of whole sequences (LayerSet::WholeSequences).
 };
 
 struct LinearShape {
@@ -159,6 +160,9 @@ class LayerSet {
   virtual std::shared_ptr<Layer> ExpertWeights() { return nullptr; }
   virtual std::shared_ptr<Layer> ExpertsOutput() { return nullptr; }
   virtual std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) = 0;
+  // Returns what makes hidden states of all tokens out of those that leave the last block, for
+  // layers of role kOfSequence; null where there is nothing to do.
+  virtual std::shared_ptr<Layer> WholeSequences() { return nullptr; }
   // A head whose table is that of `tied`, or its own if that is null. With a bias it has a
   // parameter of its own in both cases.
   virtual std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,

@@ -272,10 +272,12 @@ class BitsTest(TasksTestCase):
     def test_layers_that_ranks_share_are_refused(self):
         (_, llama), _, (_, bert) = self.cases()
         self.all_refused(USAGE, [
-            (2, f"{flag} shares no layers of the task {task}", {**keys, **more})
+            (num_ranks, f"{key} shares no layers of the task {task} among ranks: use --tensor 1d", {**keys, **more})
             for keys, task in ((llama, "sequence-classification"), (bert, "masked"))
-            for flag, more in (("--tensor", {"tensor": "1d"}),
-                               ("--sequence-parallel", {"sequence_parallel": "ulysses"}))])
+            for num_ranks, key, more in (
+                (4, "--tensor 2d", {"tensor": "2d", "batch": 4}),
+                (2, "--sequence-parallel ulysses", {"sequence_parallel": "ulysses"}),
+                (4, "--sequence-parallel ring", {"sequence_parallel": "ring", "tensor": "1d", "tensor_size": 2}))])
 
 
 class NewHeadsTest(TasksTestCase):

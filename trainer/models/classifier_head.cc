@@ -40,20 +40,21 @@ ClassifierHead::ClassifierHead(torch::nn::Module& root, const ModelSpec& spec, L
     : spec_(spec.classifier.value()),
       problem_(spec.task.problem),
       num_labels_(spec.task.num_labels),
-      site_(site) {
+      site_(site),
+      whole_sequences_(layers.WholeSequences()) {
   const int64_t width = spec.embedding_width;
   if (!spec_.reads_last_token) {
     pooler_ =
         AddModule(root, spec.layers.pooler,
-                  layers.Linear({.in = width, .out = width, .bias = true}, Role::kProjectOut));
+                  layers.Linear({.in = width, .out = width, .bias = true}, Role::kOfSequence));
   }
   classifier_ = AddModule(
       root, spec.layers.classifier,
-      layers.Linear({.in = width, .out = num_labels_, .bias = spec_.bias}, Role::kProjectOut));
+      layers.Linear({.in = width, .out = num_labels_, .bias = spec_.bias}, Role::kOfSequence));
 }
 
 Tensor ClassifierHead::TokensRead(const HeadInput& input) const {
-  const Tensor& hidden = input.hidden;
+  const Tensor hidden = whole_sequences_ ? whole_sequences_->Forward(input.hidden) : input.hidden;
   const int64_t rows = hidden.size(0), sequence = hidden.size(1);
   const Tensor places = at::empty({rows}, torch::dtype(torch::kInt64));
   auto* const place = places.mutable_data_ptr<int64_t>();

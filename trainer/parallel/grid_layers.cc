@@ -290,6 +290,7 @@ std::shared_ptr<Layer> GridLayers::Linear(const LinearShape& shape, Role role) {
     case Role::kExpertOut:
     case Role::kRouter:
     case Role::kProjectOut:
+    case Role::kOfSequence:
       break;
   }
   TORCH_CHECK(false, "a layer that no grid of ranks shares");

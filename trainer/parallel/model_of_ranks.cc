@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/model_of_ranks.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,12 +49,22 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
                                                    : PlanOf2d(grid, place, lines));
 }
 
-// The layers that ranks share are those of models that predict the next token.
-absl::Status CheckIsCausal(absl::string_view key, const ModelSpec& spec) {
+// A line of ranks shares the layers of all tasks, and sequences between them. What ranks share in
+// other ways is of models that predict the next token.
+absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
   if (spec.attention.causal && spec.task.kind == TaskKind::kCausal) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(key, " shares no layers of the task ",
-                                               NameOf(spec.task.kind),
-                                               " among ranks: use --zero or --pipeline"));
+  const policies::TensorGrid& grid = layout.grid();
+  const SequenceSharing sharing = layout.sequence().sharing;
+  std::string key;
+  if (grid.num_ranks() > 1 && grid.mode() != policies::TensorMode::k1d) {
+    key = absl::StrCat("--tensor ", policies::TensorModeName(grid.mode()));
+  } else if (sharing != SequenceSharing::kNone && sharing != SequenceSharing::kMegatron) {
+    key = absl::StrCat("--sequence-parallel ", SequenceSharingName(sharing));
+  }
+  if (key.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      key, " shares no layers of the task ", NameOf(spec.task.kind),
+      " among ranks: use --tensor 1d, --zero or --pipeline, which share those of all tasks"));
 }
 
 }  // namespace
@@ -61,10 +72,7 @@ absl::Status CheckIsCausal(absl::string_view key, const ModelSpec& spec) {
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
-  if (layout.sequence().sharing != SequenceSharing::kNone) {
-    GEMINI_RETURN_IF_ERROR(CheckIsCausal("--sequence-parallel", spec));
-  }
-  if (grid.num_ranks() > 1) GEMINI_RETURN_IF_ERROR(CheckIsCausal("--tensor", spec));
+  GEMINI_RETURN_IF_ERROR(CheckTask(spec, layout));
   const bool is_line = grid.mode() == policies::TensorMode::k1d || grid.num_ranks() == 1;
   if (!is_line) return CheckTensorGrid(spec, grid, batch);
   GEMINI_RETURN_IF_ERROR(CheckTensor1d(spec, grid.num_ranks()));

@@ -66,16 +66,19 @@ class HeadRows : public HeadAndLoss {
     if (tied_ == nullptr) {
       register_parameter(kWeight, at::empty({rows.padded, shape.width}, options));
     }
+    if (shape.bias) register_parameter(kBias, at::empty({rows.padded}, options));
   }
   Tensor Logits(const Tensor& hidden) const override {
-    const Tensor logits = HeadLogits(WholeHidden(hidden), {table()}, head_);
+    // All ranks gather equally many.
+    HeadOptions padded = head_;
+    padded.cut.rows = rows_.padded;
+    const Tensor logits = HeadLogits(WholeHidden(hidden), {table()}, padded, Own(kBias));
     return GatherOverLine(logits, /*dimension=*/-1, line_, "logits")
         .narrow(-1, 0, rows_.vocabulary);
   }
   Tensor SumOfLosses(const Tensor& hidden, const Tensor& labels, double gradient) const override {
-    Tensor rows = table();
-    if (rows_.count < rows_.padded) rows = rows.narrow(0, 0, rows_.count);
-    return HeadLoss(WholeHidden(hidden).flatten(0, -2), labels.flatten(), {rows}, head_, gradient);
+    return HeadLoss(WholeHidden(hidden).flatten(0, -2), labels.flatten(), {InVocabulary(table())},
+                    head_, gradient, InVocabulary(Own(kBias)));
   }
 
  private:
@@ -85,6 +88,11 @@ class HeadRows : public HeadAndLoss {
                       : CopyToLine(hidden, line_, "head");
   }
   Tensor table() const { return tied_ != nullptr ? tied_->blocks().front() : Own(kWeight); }
+  // Returns what has a row for each of this rank's, less those behind the vocabulary's end. It may
+  // be undefined.
+  Tensor InVocabulary(const Tensor& rows) const {
+    return rows.defined() && rows_.count < rows_.padded ? rows.narrow(0, 0, rows_.count) : rows;
+  }
 
   const VocabularyRows rows_;
   const std::shared_ptr<VocabularyTable> tied_;  // No child: its parameters are the embedding's.
@@ -189,6 +197,18 @@ class RoutesOfLine : public Layer {
   const RankLine line_;
 };
 
+// Hidden states of all tokens, of which all ranks make the same.
+class SequencesOfParts : public Layer {
+ public:
+  explicit SequencesOfParts(const RankLine& line) : line_(line) {}
+  Tensor Forward(const Tensor& x) const override {
+    return GatherOverLine(x, kTokenDimension, line_, "sequences");
+  }
+
+ private:
+  const RankLine line_;
+};
+
 class SumOfExperts : public Layer {
  public:
   SumOfExperts(const RankLine& line, bool has_parts) : line_(line), has_parts_(has_parts) {}
@@ -286,6 +306,7 @@ std::shared_ptr<HeadAndLoss> TensorLayers1d::Head(const HeadShape& shape,
   if (has_own) {
     Note(*head, kWeight, ParameterBoxes({shape.vocabulary, shape.width}, {kAlongLine, {}}, grid_));
   }
+  if (shape.bias) Note(*head, kBias, ParameterBoxes({shape.vocabulary}, {kAlongLine}, grid_));
   return head;
 }
 
@@ -339,6 +360,11 @@ std::shared_ptr<HeadAttention> TensorLayers1d::Attention(const AttentionSpec& at
   return std::make_shared<HeadsOfPart>(part(), EqualPart(), attention.num_heads);
 }
 
+std::shared_ptr<Layer> TensorLayers1d::WholeSequences() {
+  if (!has_parts_) return nullptr;
+  return std::make_shared<SequencesOfParts>(line_);
+}
+
 std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role role) {
   switch (role) {
     case Role::kQueryKeyValue:
@@ -355,6 +381,8 @@ std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role rol
     case Role::kRouter:
     case Role::kProjectOut:
       return WholeOfParts(plain_.Linear(shape, role));
+    case Role::kOfSequence:
+      return Whole(plain_.Linear(shape, role));
   }
   TORCH_INTERNAL_ASSERT(false);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers for the ranks of a line. Each has the columns of query, key, value and of what leads into
 // a feed-forward part, for some of the heads and of the elements between, and the rows of what
-// leads out; it has some rows of the vocabulary's table. Everything else it has whole: norms, the
-// biases of what leads out, positions, routers, projections.
+// leads out; it has some rows of the vocabulary's table, and of its head's bias. Everything else it
+// has whole: norms, the biases of what leads out, positions, routers, projections, and what stands
+// behind the blocks, a transform before the vocabulary or a classifier.
 // Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
 //         experts also the gradients of their weights, and where one is shared, 2 sums more. The
 //         embedding one sum, the head one in backward and a gather of two numbers a token.
@@ -11,7 +12,8 @@
 //         more: 10 T h (t - 1) / t elements a block in place of 8, or 7 in place of 6 where
 //         attention and feed-forward part read one norm. Norms, dropout and what is added to run
 //         on parts; the gradients of what is whole are added over the line. Routers' logits are put
-//         together, and all ranks route all rows.
+//         together, and all ranks route all rows. A classifier reads hidden states that were put
+//         together, in all ranks alike.
 // Bits:   what several ranks have alike, hidden states (without parts) and gradients, has the same
 //         bits in each. Sums are of other numbers than on one rank, so results differ from its by
 //         rounding.
@@ -60,6 +62,7 @@ class TensorLayers1d : public TensorLayers {
   std::shared_ptr<Layer> ExpertWeights() override;
   std::shared_ptr<Layer> ExpertsOutput() override;
   std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) override;
+  std::shared_ptr<Layer> WholeSequences() override;
   std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
                                     std::shared_ptr<VocabularyTable> tied) override;
 

@@ -85,6 +85,13 @@ INSTANTIATE_TEST_SUITE_P(Sharings, FloorOfRankTest,
                            return std::get<0>(at.param) + "_" + std::get<1>(at.param).name;
                          });
 
+// Lines of ranks share the layers of all tasks.
+INSTANTIATE_TEST_SUITE_P(
+    Tasks, FloorOfRankTest,
+    ::testing::Combine(::testing::Values("bert_masked", "bert_classifier", "llama_classifier"),
+                       ::testing::Values(kSharings[0], kSharings[1])),
+    [](const auto& at) { return std::get<0>(at.param) + "_" + std::get<1>(at.param).name; });
+
 // The head of this vocabulary needs more than a block.
 TEST(FloorOfStagesTest, ARankNeedsWhatItsOwnStagesNeed) {
   for (const char* const name : {"gpt2_tied", "llama"}) {

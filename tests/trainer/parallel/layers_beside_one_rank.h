@@ -33,6 +33,9 @@ SmallModel SmallModelOf(const std::string& name);
 // One matrix for query, key and value, of which a key's head is that of two, and one for the gate
 // and what it multiplies.
 extern const SmallModel kSmallPhi3;
+// Models of other tasks: masked tokens, labels of texts and pairs that a pooler reads, and numbers
+// that the last token gives.
+const std::vector<SmallModel>& TaskModels();
 
 struct RankLayers {
   std::unique_ptr<TensorLayers> layers;

@@ -86,6 +86,18 @@ std::vector<Case> Cases() {
       }
     }
   }
+  for (const SmallModel& model : TaskModels()) {
+    for (const bool parts : {false, true}) {
+      for (const int num_ranks : {2, 4}) {
+        cases.push_back(In(model, num_ranks, torch::kFloat64, /*recompute=*/num_ranks == 4, parts));
+      }
+      cases.push_back(In(model, 2, torch::kFloat32, /*recompute=*/false, parts));
+      for (int64_t frozen = 0; frozen < 3; ++frozen) {
+        cases.push_back(In(model, 2, torch::kFloat64, /*recompute=*/false, parts));
+        cases.back().layers.frozen = frozen;
+      }
+    }
+  }
   cases.push_back(In(kSmallPhi3, 2, torch::kFloat64, /*recompute=*/false, true));
   cases.push_back(In(kSmallPhi3, 2));
   return cases;
@@ -102,8 +114,12 @@ TEST(Tensor1dTest, EachCollectiveMatters) {
   const std::pair<Case, size_t> cases[] = {{In(SmallModelOf("gpt2_tied"), 2), 7},
                                            {In(SmallModelOf("qwen3"), 2), 8},
                                            {In(SmallModelOf("qwen2_moe"), 2), 9},
+                                           {In(SmallModelOf("bert_masked"), 2), 7},
+                                           {In(SmallModelOf("bert_classifier"), 2), 4},
                                            {in_parts("gpt2_tied"), 8},
-                                           {in_parts("qwen2_moe"), 11}};
+                                           {in_parts("qwen2_moe"), 11},
+                                           {in_parts("bert_masked"), 8},
+                                           {in_parts("llama_classifier"), 6}};
   for (const auto& [one, num_sites] : cases) {
     const LayersCase& c = one.layers;
     SCOPED_TRACE(c.model.name);
