@@ -65,12 +65,18 @@ class Loop {
   // Loss of one micro-batch after backward.
   absl::StatusOr<LossValues> RunMicroBatch(int64_t micro_batch, const LossFactors& factors);
   absl::StatusOr<TokenBatch> MicroBatch(int64_t micro_batch) const;
-  DropoutDraw DrawOf(int64_t micro_batch) const;
+  DropoutDraw DrawOf(int64_t micro_batch) const {
+    return {static_cast<uint64_t>(config_.seed), state_.step, PlaceOf(micro_batch)};
+  }
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
   // Returns an error, unless other ranks wait for what this one computes with them: then all of
   // them hear of it in AddUp.
-  absl::Status TellLater(absl::Status status);
+  absl::Status TellLater(absl::Status status) {
+    if (parts_.ranks.is_alone()) return status;
+    told_later_.Update(std::move(status));
+    return absl::OkStatus();
+  }
   // Adds what the ranks have to `sum`, in their order. Exchanges errors and signals with it.
   absl::Status AddUp(const LossSum& own, LossSum& sum);
   // The signal that ends the run: of this rank if it is alone, else what all know of.
@@ -80,8 +86,8 @@ class Loop {
   int64_t PlaceOf(int64_t micro_batch) const {
     return parts_.part.index * config_.accumulate + micro_batch;
   }
-  // Returns the factors of the next step of all ranks, whose labels this one counts.
-  absl::StatusOr<LossFactors> FactorsOfStep() const;
+  // Returns the factors of the next step of all ranks.
+  absl::StatusOr<LossFactors> FactorsOfStep();
   // Reads a batch, as ReadBatch does.
   absl::StatusOr<TokenBatch> Read(const TrainingData& data, absl::Span<const int64_t> rows,
                                   int64_t num_labeled, const RowMasks& masks) const;
@@ -108,7 +114,11 @@ class Loop {
   absl::Status NonFiniteLoss(double loss, int64_t micro_batch);
   // What an exception of Torch means: the store's error if it has one.
   absl::Status Explain(const std::exception& error, absl::string_view what) const;
-  static absl::Status AtStep(int64_t step, const absl::Status& status);
+  static absl::Status AtStep(int64_t step, const absl::Status& status) {
+    if (status.ok()) return status;
+    absl::Status at_step(status.code(), absl::StrCat("step ", step, ": ", status.message()));
+    return IsAgreed(status) ? MarkAsAgreed(at_step) : at_step;
+  }
   void Account(const client::TrainingStats& usage);
   bool scales_loss() const { return config_.element() == ElementType::kFp16; }
   double loss_scale() const { return scales_loss() ? state_.loss_scale.value : 1; }
@@ -141,12 +151,6 @@ absl::Status Loop::EnsureBegun() {
   });
 }
 
-absl::Status Loop::TellLater(absl::Status status) {
-  if (parts_.ranks.is_alone()) return status;
-  told_later_.Update(std::move(status));
-  return absl::OkStatus();
-}
-
 absl::Status Loop::AddUp(const LossSum& own, LossSum& sum) {
   struct Part {
     RankVerdict verdict;
@@ -171,13 +175,6 @@ absl::Status Loop::AddUp(const LossSum& own, LossSum& sum) {
   // As it is with one rank.
   return absl::IsOutOfRange(worst) ? MarkAsAgreed(absl::FailedPreconditionError(worst.message()))
                                    : worst;
-}
-
-absl::Status Loop::AtStep(int64_t step, const absl::Status& status) {
-  if (status.ok()) return status;
-  absl::Status at_step(status.code(), absl::StrCat("step ", step, ": ", status.message()));
-  if (IsAgreed(status)) at_step = MarkAsAgreed(at_step);
-  return at_step;
 }
 
 absl::Status Loop::Explain(const std::exception& error, absl::string_view what) const {
@@ -232,19 +229,24 @@ absl::StatusOr<TokenBatch> Loop::MicroBatch(int64_t micro_batch) const {
   return Read(parts_.data, rows, config_.batch, MasksFrom(first));
 }
 
-absl::StatusOr<LossFactors> Loop::FactorsOfStep() const {
-  const int64_t first = state_.sequences_taken;
+absl::StatusOr<LossFactors> Loop::FactorsOfStep() {
+  // Rows of a masked task are read for it, so that each rank counts in its own, and they add up.
+  const bool own_rows = parts_.data.task().kind == TaskKind::kMasked;
+  const int64_t num_rows = config_.batch * (own_rows ? config_.accumulate : num_micro_batches());
+  int64_t row = state_.sequences_taken + (own_rows ? PlaceOf(0) * config_.batch : 0);
   int64_t num_labels = 0;
-  for (int64_t i = 0; i < config_.batch * num_micro_batches(); ++i) {
+  for (const int64_t end = row + num_rows; row < end; ++row) {
     GEMINI_ASSIGN_OR_RETURN(const int64_t of_row,
-                            CountLabels(parts_.data, order_.At(first + i), MasksFrom(first + i)));
+                            CountLabels(parts_.data, order_.At(row), MasksFrom(row)));
     num_labels += of_row;
   }
+  if (own_rows) {
+    LossSum own, sum;
+    own.Add({.labels = num_labels}, num_rows);
+    GEMINI_RETURN_IF_ERROR(AddUp(own, sum));
+    num_labels = sum.Mean().labels;
+  }
   return LossFactors::OfStep(loss_scale(), num_labels, num_micro_batches());
-}
-
-DropoutDraw Loop::DrawOf(int64_t micro_batch) const {
-  return {static_cast<uint64_t>(config_.seed), state_.step, PlaceOf(micro_batch)};
 }
 
 absl::StatusOr<LossSum> Loop::ForwardBackward(const LossFactors& factors) {
