@@ -111,6 +111,20 @@ def save_masked(path, arrays, layout, **more):
     return save(path, arrays, task="masked", layout=layout, **{"mask_token": str(MASK), **more})
 
 
+def answered(texts):
+    """Texts of which some tokens are answers: from one to all but the first."""
+    draw = numpy.random.default_rng(len(texts))
+    arrays = padded(texts)
+    arrays["answers"] = numpy.zeros(arrays["tokens"].shape, numpy.uint8)
+    for row, text in enumerate(texts):
+        arrays["answers"][row, draw.integers(1, len(text), draw.integers(1, 2 * len(text)))] = 1
+    return arrays
+
+
+def save_answers(path, arrays):
+    return save(path, arrays, task="causal", layout="pad")
+
+
 def save(path, arrays, **metadata):
     rows, sequence = arrays["tokens"].shape
     safetensors.numpy.save_file(arrays, path, {"gemini.format": "1", "rows": str(rows), "sequence": str(sequence),

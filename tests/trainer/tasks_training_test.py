@@ -5,6 +5,7 @@ placements, resuming and ranks change no bit."""
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -16,8 +17,8 @@ from torch.nn import functional
 
 from ranks_program import EPSILON, RanksTestCase
 from task_fixture import (ADAM_EPSILON, LEARNING_RATE, NO_DROPOUT, REGRESSION, SEQUENCE, SEVERAL, SINGLE, VOCABULARY,
-                          config_of, labelled, logits_of, losses_of_masked, make_rows, masked, save_classifier,
-                          save_labelled, save_masked, save_model, train_classifier, train_masked)
+                          answered, config_of, labelled, logits_of, losses_of_masked, make_rows, masked, save_answers,
+                          save_classifier, save_labelled, save_masked, save_model, train_classifier, train_masked)
 from train_program import KIB, MODELS, metrics, run, steps, tensors
 
 ROWS = 9
@@ -63,6 +64,23 @@ class TasksTestCase(RanksTestCase):
     def masked_model(self, dropout=False):
         return save_model(transformers.BertForMaskedLM, config_of("bert", **({} if dropout else NO_DROPOUT)),
                           self.directory / "bert_masked")
+
+    def cases(self):
+        """Models with dropout, and data in the run's order."""
+        for family in ("llama", "bert"):
+            model = save_classifier(family, self.directory / family, dropout=True, num_labels=7)
+            data, eval_data = (self.classification(f"{family}_{seed}", seed=seed, types=family == "bert")[0]
+                               for seed in (1, 2))
+            yield family, self.keys(model, data, eval_data=eval_data)
+        data, eval_data = (self.masked_data(f"masked_{seed}", per_row=2, seed=seed)[0] for seed in (1, 2))
+        yield "masked", self.keys(self.masked_model(dropout=True), data, eval_data=eval_data)
+
+    def answers_case(self):
+        """The same of a causal model that learns answers."""
+        model = save_model(transformers.GPT2LMHeadModel, config_of("gpt2"), self.directory / "gpt2_answers")
+        data, eval_data = (save_answers(self.directory / f"answers_{seed}.safetensors", answered(make_rows(seed, ROWS)))
+                           for seed in (1, 2))
+        return "answers", self.keys(model, data, eval_data=eval_data)
 
     def loaded(self, output, model_class):
         """The saved model in transformers, in which nothing is missing or left over."""
@@ -168,16 +186,6 @@ class ParityTest(TasksTestCase):
 
 
 class BitsTest(TasksTestCase):
-    def cases(self):
-        """Models with dropout, and data in the run's order."""
-        for family in ("llama", "bert"):
-            model = save_classifier(family, self.directory / family, dropout=True, num_labels=7)
-            data, eval_data = (self.classification(f"{family}_{seed}", seed=seed, types=family == "bert")[0]
-                               for seed in (1, 2))
-            yield family, self.keys(model, data, eval_data=eval_data)
-        data, eval_data = (self.masked_data(f"masked_{seed}", per_row=2, seed=seed)[0] for seed in (1, 2))
-        yield "masked", self.keys(self.masked_model(dropout=True), data, eval_data=eval_data)
-
     def assert_same_end(self, one, other):
         super().assert_same_end(one, other)
         self.assertEqual(*({key: value for key, value in metrics(output)[-1].items() if "second" not in key}
@@ -216,6 +224,28 @@ class BitsTest(TasksTestCase):
             keys["precision"] = "bf16"
             self.assert_same_end(self.train(f"{case}_reference_bf16", **keys, reference=True),
                                  self.train(f"{case}_bf16", **keys, device_memory=self.floor(keys)))
+
+    def test_random_placements_change_no_bit(self):
+        seed = int(os.environ.get("GEMINI_PARITY_SEED", random.randrange(1 << 32)))
+        draw = random.Random(seed)
+        cases = [*self.cases(), self.answers_case()]
+        in_16_bits = draw.randrange(len(cases))
+        for number, (name, keys) in enumerate(cases):
+            keys.update(steps=4, accumulate=draw.choice((1, 2)), clip=0.5, eval_every=2,
+                        precision="bf16" if number == in_16_bits else "fp32")
+            num_bytes = bytes_of(keys["model"]) // (2 if number == in_16_bits else 1)
+            reference = self.train(f"{name}_reference", **keys, reference=True)
+            for i in range(2):
+                placement = self.random_tiers(f"{name}_store{i}", draw, range(64 * KIB, 260 * KIB, 4 * KIB), num_bytes)
+                # Near the floor more often than where everything stays on DEVICE.
+                placement["device_memory"] = (self.floor({**keys, **placement})
+                                              + int(4 * num_bytes * draw.random() ** 2))
+                print(f"{name}, GEMINI_PARITY_SEED={seed}, {keys['precision']}: {placement}", flush=True)
+                with self.subTest(name, **placement):
+                    placed = self.train(f"{name}_placed{i}", **keys, **placement)
+                    for line in steps(placed):
+                        self.assertLessEqual(line["device_peak_bytes"], placement["device_memory"])
+                    self.assert_same_end(reference, placed)
 
     def floor(self, keys):
         """The smallest DEVICE that such a run takes."""
