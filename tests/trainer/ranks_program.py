@@ -24,6 +24,8 @@ TIMEOUT_S = 120
 PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
 # Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
 EPSILON = 1e-3
+CHUNK = 16 * train_program.KIB  # A small one: the floor of DEVICE is then what operators need.
+MOST_TRIES = 10
 # Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
 UNTIED, TIED = "llama", "gpt2"
 
@@ -247,6 +249,18 @@ class SharingRanksTestCase(RanksTestCase):
         took = train_program.steps(self.ranks(num_ranks, name, **keys))[-1]
         self.assertLessEqual(known, took["non_model_peak_bytes"] + took["pinned_peak_bytes"])
         return known
+
+    def train_in_little(self, num_ranks, name, room, **keys):
+        """Trains in so much more DEVICE than the least that the ranks name, before the first step or within one: what
+        is foretold may be too little. Returns the output directory."""
+        budget = CHUNK
+        for _ in range(MOST_TRIES):
+            result = run_ranks(num_ranks, output=self.directory / name, overwrite=True, device_memory=budget, **keys)
+            if result.returncode == 0:
+                break
+            budget = self.named_bytes(result) + room
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return self.directory / name
 
     def check_beside_ranks_that_share_nothing(self, sharing, cases, num_apart=2):
         for name, (bars, keys) in cases.items():

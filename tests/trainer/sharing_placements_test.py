@@ -16,12 +16,10 @@ import torch
 import transformers
 
 import train_program
-from ranks_program import SharingRanksTestCase, run_ranks
+from ranks_program import CHUNK, SharingRanksTestCase, run_ranks
 from train_program import KIB, MODELS, metrics
 
 ODD_MODELS = ("odd_rows", "odd_rows_tied", "odd_rows_opt")  # A Llama shape, GPT-2 and OPT.
-CHUNK = 16 * KIB
-MOST_TRIES = 10
 # How many ranks, and their keys.
 LINE = 2, {"tensor": "1d"}
 MEGATRON = 2, {"tensor": "1d", "sequence_parallel": "megatron"}
@@ -38,18 +36,6 @@ class SharingPlacementsTest(SharingRanksTestCase):
     def keys(self, model, **more):
         return super().keys(model, **{"data": MODELS / "odd_tokens.npy", "eval_data": MODELS / "odd_eval.npy",
                                       "schedule": "constant", "clip": 0.5, "batch": 4, "eval_every": 2, **more})
-
-    def train_in_little(self, num_ranks, name, room, **keys):
-        """Trains in so much more DEVICE than the least that the ranks name, before the first step or within one: what
-        is foretold may be too little. Returns the output directory."""
-        budget = CHUNK
-        for _ in range(MOST_TRIES):
-            result = run_ranks(num_ranks, output=self.directory / name, overwrite=True, device_memory=budget, **keys)
-            if result.returncode == 0:
-                break
-            budget = self.named_bytes(result) + room
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return self.directory / name
 
     def assert_same_bits(self, one, other):
         for file in ("model.safetensors", "optimizer.safetensors"):
