@@ -143,6 +143,14 @@ class LayerSet {
                                                           int64_t padding_token) = 0;
   // Forward takes int64 ids of any shape, each in [0, rows), and returns [..., width].
   virtual std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) = 0;
+  // These two make tokens of images. Forward of the first takes pixels [batch, channels, height,
+  // width] of any floating type, and returns a token for each patch, [batch, patches, width]; its
+  // weight is [width, channels, patch height, patch width], as that of a convolution. Forward of
+  // the second puts the class token before these, and adds the table of positions: [batch,
+  // 1 + patches, width]. Its tensors are "cls_token" [1, 1, width] and "position_embeddings"
+  // [1, 1 + patches, width].
+  virtual std::shared_ptr<Layer> Patches(const ImageSpec& image, int64_t width) = 0;
+  virtual std::shared_ptr<Layer> ImageTokens(const ImageSpec& image, int64_t width) = 0;
   virtual std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) = 0;
   // Norms each of `heads` heads by attention.head_norm, which is there. Forward takes [..., heads,
   // head size]. Weights are [head size], or of heads that are normed apart [heads, head size] and

@@ -49,6 +49,15 @@ class FamiliesBenchTest(unittest.TestCase):
         embeddings = 2 * config["vocab_size"] * config["hidden_size"]
         self.assertGreater(row["parameter_bytes"], 4 * embeddings)
 
+    def test_models_that_classify_are_measured_on_rows_and_images_with_labels(self):
+        for family, items in (("bert", 2 * 32), ("vit", 3)):
+            with self.subTest(family):
+                everywhere, quarter = sorted(benchmarks(f"families_{family}_all|families_{family}_quarter"),
+                                             key=lambda row: row["name"])
+                self.assertEqual((everywhere["checked"], quarter["checked"]), (1, 1))
+                self.assertAlmostEqual(everywhere["baseline"] * everywhere["theirs_s"], items)
+                self.assertLess(everywhere["loss_difference"], 1e-5)
+
     def test_a_step_on_a_slow_link_is_compared_with_the_slower_part(self):
         everywhere, row = benchmarks("families_mixtral_all|families_mixtral_link")
         # One process, so both have the same run of all on DEVICE, and of transformers.

@@ -50,6 +50,8 @@ BASES = {
     "phi3": dict(DECODER, sliding_window=5, pad_token_id=7),
     "bert": dict({key: value for key, value in DECODER.items() if key != "num_key_value_heads"},
                  hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+    "vit": dict(image_size=[8, 12], patch_size=[4, 2], hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                intermediate_size=40),
 }
 MASKED = {"bert"}  # They predict a token from all tokens, and not from those before it.
 # What a class has by default is too large to be built here; hf_config_test has these defaults.
@@ -78,6 +80,8 @@ CHANGES = {
     "use_bidirectional_attention": [True], "classifier_dropout": [0.3], "bos_token_id": [3], "eos_token_id": [4],
     "id2label": [{"0": "no", "1": "yes", "2": "perhaps"}], "label2id": [{"no": 0, "yes": 1}],
     "problem_type": ["regression"], "summary_activation": ["tanh"],
+    "image_size": [[16, 4], 8, [8, 12, 4]], "patch_size": [[2, 4], 4, 3], "num_channels": [1], "pooler_act": ["relu"],
+    "pooler_output_size": [32],
     "rope_parameters": [
         {"rope_type": "default", "rope_theta": 77.0},
         {"rope_type": "linear", "rope_theta": 77.0, "factor": 3.0},
@@ -117,6 +121,7 @@ REFUSED = {
     "gpt_neox": {"hidden_act = mish", "rope_parameters = dynamic"},
     "phi3": {"hidden_act = mish", "embd_pdrop = 0.3"},
     "bert": {"hidden_act = mish", "is_decoder = True", "tie_word_embeddings = False"},
+    "vit": {"hidden_act = mish", "patch_size = 3"},
 }
 NOT_RUN = {
     "gpt2": set(),
@@ -137,6 +142,7 @@ NOT_RUN = {
     "phi3": {"pad_token_id left out", "rope_parameters = linear", "rope_parameters = llama3", "rope_parameters = yarn",
              "rope_parameters = dynamic", "rope_scaling = linear", "rope_scaling = yarn"},
     "bert": {"add_cross_attention = True", "chunk_size_feed_forward = 3", "num_attention_heads left out"},
+    "vit": set(),
 }
 
 
@@ -217,7 +223,8 @@ def write(directory, model_type, key, value):
     path = directory / "config.json"
     path.write_text(json.dumps(config))
     torch.manual_seed(1)
-    model_class = transformers.AutoModelForMaskedLM if model_type in MASKED else transformers.AutoModelForCausalLM
+    model_class = (transformers.AutoModelForImageClassification if model_type == "vit" else
+                   transformers.AutoModelForMaskedLM if model_type in MASKED else transformers.AutoModelForCausalLM)
     model = model_class.from_config(transformers.AutoConfig.from_pretrained(directory), dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -240,23 +247,34 @@ class Draws(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def batch_of(config, tokens):
+    """What the model is called with, as config_probe.cc makes it of tokens."""
+    if config.model_type != "vit":
+        return {"input_ids": tokens, "labels": tokens}
+    sizes = (len(tokens), config.num_channels, *((config.image_size,) * 2 if isinstance(config.image_size, int)
+                                                 else config.image_size))
+    pixels = numpy.resize(tokens.numpy(), sizes) % 17 / 8 - 1
+    return {"pixel_values": torch.from_numpy(pixels).float(), "labels": torch.arange(len(tokens))}
+
+
 def losses(model, tokens):
     """Logits and loss; what dropout draws; whether two losses in training mode differ; and that mode's loss after
     a step."""
+    batch = batch_of(model.config, tokens)
     model.eval()
     with torch.no_grad():
-        result = model(input_ids=tokens, labels=tokens)
+        result = model(**batch)
     model.train()
     with Draws() as draws:
-        loss_in_training = model(input_ids=tokens, labels=tokens).loss
+        loss_in_training = model(**batch).loss
     loss_in_training.backward()
     with torch.no_grad():
-        dropped = loss_in_training.item() != model(input_ids=tokens, labels=tokens).loss.item()
+        dropped = loss_in_training.item() != model(**batch).loss.item()
         for parameter in model.parameters():
             if parameter.grad is not None:  # None of what the model does not use.
                 parameter -= LEARNING_RATE * parameter.grad
         return (result.logits, result.loss.item(), draws.elements, dropped,
-                model(input_ids=tokens, labels=tokens).loss.item())
+                model(**batch).loss.item())
 
 
 class ConfigKeysTest(unittest.TestCase):

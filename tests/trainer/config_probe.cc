@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For config_keys_test.py: opens checkpoints, and says of each what becomes of it.
 //   config_probe TOKENS DIRECTORY...
-// TOKENS has int64 [2, sequence]. Prints a JSON object for each directory: "refused", the message;
+// TOKENS has int64 [2, sequence]. A model of images gets pixels that are made of them. Prints a JSON object for each directory: "refused", the message;
 // or what the model computes: "loss" and, after a step of gradient descent in training mode, that
 // mode's "next_loss"; "dropped", whether two losses in training mode differ; "draws", for each
 // dropout of the first of them its rate, and how many elements it had and dropped; "unknown", the
@@ -39,19 +39,30 @@ torch::Tensor ReadTokens(const std::string& path) {
   return tokens.view({2, -1});
 }
 
-// A model, and whether it predicts the first token of a row, too.
+// Returns what a model reads, and is to predict of it.
+Batch BatchOf(const ModelSpec& spec, const torch::Tensor& tokens) {
+  if (spec.task.kind == TaskKind::kCausal)
+    return {.inputs = tokens, .labels = Labels::AllOf(tokens)};
+  if (!spec.image.has_value()) return {.inputs = tokens, .labels = {tokens, tokens.numel()}};
+  const ImageSpec& image = *spec.image;
+  const std::vector<int64_t> sizes = {tokens.size(0), image.channels, image.height, image.width};
+  const torch::Tensor places = torch::arange(c10::multiply_integers(sizes)) % tokens.numel();
+  const torch::Tensor pixels = (tokens.flatten().index({places}) % 17).to(torch::kFloat32) / 8 - 1;
+  return {.inputs = pixels.view(sizes), .labels = {torch::arange(tokens.size(0)), tokens.size(0)}};
+}
+
+// A model and what it reads.
 struct Loaded {
   std::unique_ptr<StagedModel> model;
-  bool predicts_all = false;
+  Batch batch;
 
-  torch::Tensor Loss(const torch::Tensor& tokens) const {
-    if (!predicts_all) return model->Loss(tokens);
-    const int64_t count = tokens.numel();
-    return model->Losses(tokens, {tokens, count}, LossFactors::OfStep(1, count, 1)).Total();
+  torch::Tensor Loss() const {
+    return model->Losses(batch, LossFactors::OfStep(1, batch.labels.count, 1)).Total();
   }
 };
 
-absl::StatusOr<Loaded> Load(const std::string& directory, Json& result) {
+absl::StatusOr<Loaded> Load(const std::string& directory, const torch::Tensor& tokens,
+                            Json& result) {
   const absl::StatusOr<HfCheckpoint> checkpoint = HfCheckpoint::Open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
   result["unknown"] = checkpoint->config().unknown_keys;
@@ -60,7 +71,7 @@ absl::StatusOr<Loaded> Load(const std::string& directory, Json& result) {
   if (!model.ok()) return model.status();
   const absl::Status status = LoadModel(*checkpoint, **model);
   if (!status.ok()) return status;
-  return Loaded{*std::move(model), checkpoint->config().spec.task.kind == TaskKind::kMasked};
+  return Loaded{*std::move(model), BatchOf(checkpoint->config().spec, tokens)};
 }
 
 struct Draw {
@@ -85,11 +96,11 @@ std::unique_ptr<at::ObserverContext> RecordDraw(const at::RecordFunction& functi
 }
 
 // Returns the loss, and says in `draws` what was dropped.
-torch::Tensor LossWithDraws(const Loaded& loaded, const torch::Tensor& tokens, Json& draws) {
+torch::Tensor LossWithDraws(const Loaded& loaded, Json& draws) {
   Draws().clear();
   const auto handle = at::addThreadLocalCallback(
       at::RecordFunctionCallback(RecordDraw).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
-  torch::Tensor loss = loaded.Loss(tokens);
+  torch::Tensor loss = loaded.Loss();
   at::removeCallback(handle);
   draws = Json::array();
   for (const Draw& draw : Draws()) {
@@ -101,7 +112,7 @@ torch::Tensor LossWithDraws(const Loaded& loaded, const torch::Tensor& tokens, J
 
 Json Probe(const std::string& directory, const torch::Tensor& tokens) {
   Json result = {{"directory", directory}};
-  const absl::StatusOr<Loaded> loaded = Load(directory, result);
+  const absl::StatusOr<Loaded> loaded = Load(directory, tokens, result);
   if (!loaded.ok()) {
     result["refused"] = std::string(loaded.status().message());
     return result;
@@ -110,22 +121,22 @@ Json Probe(const std::string& directory, const torch::Tensor& tokens) {
   model.eval();
   {
     const torch::NoGradGuard no_grad;
-    const torch::Tensor logits = model.Forward(tokens).contiguous();
+    const torch::Tensor logits = model.Forward(loaded->batch).contiguous();
     std::ofstream(directory + "/logits.bin", std::ios::binary)
         .write(static_cast<const char*>(logits.const_data_ptr()),
                static_cast<std::streamsize>(logits.nbytes()));
-    result["loss"] = loaded->Loss(tokens).item<double>();
+    result["loss"] = loaded->Loss().item<double>();
   }
   model.train();
-  const torch::Tensor loss = LossWithDraws(*loaded, tokens, result["draws"]);
+  const torch::Tensor loss = LossWithDraws(*loaded, result["draws"]);
   loss.backward();
   const torch::NoGradGuard no_grad;
   model.set_dropout_draw({.step = 1});
-  result["dropped"] = loss.item<double>() != loaded->Loss(tokens).item<double>();
+  result["dropped"] = loss.item<double>() != loaded->Loss().item<double>();
   for (torch::Tensor& parameter : model.parameters()) {
     parameter.sub_(parameter.grad(), kLearningRate);
   }
-  result["next_loss"] = loaded->Loss(tokens).item<double>();
+  result["next_loss"] = loaded->Loss().item<double>();
   return result;
 }
 

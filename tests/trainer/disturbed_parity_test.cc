@@ -102,7 +102,7 @@ class LanguageModelJob final : public Job {
     std::mt19937_64 random(seed);
     torch::manual_seed(seed);
     model_->train();
-    std::vector<TokenBatch> batches;
+    std::vector<Batch> batches;
     const int64_t length = branches ? 8 + static_cast<int64_t>(random() % 24) : 20;
     for (uint64_t left = 1 + (branches ? random() % 3 : 1); left > 0; --left) {
       const torch::Tensor tokens = torch::randint(0, 384, {2, length}, torch::kInt64);
@@ -118,9 +118,9 @@ class LanguageModelJob final : public Job {
       for (const LossValues& loss : *vertical) losses.push_back(static_cast<float>(loss.total));
       return;
     }
-    for (const TokenBatch& batch : batches) {
+    for (const Batch& batch : batches) {
       const torch::Tensor loss =
-          branches ? BranchingLoss(batch.tokens, random) : model_->Loss(batch.tokens);
+          branches ? BranchingLoss(batch.inputs, random) : model_->Loss(batch.inputs);
       loss.backward();
       losses.push_back(loss.item<float>());
     }
@@ -139,7 +139,7 @@ class LanguageModelJob final : public Job {
   torch::Tensor BranchingLoss(const torch::Tensor& tokens, std::mt19937_64& random) {
     const std::vector<torch::Tensor> parameters = model_->parameters();
     torch::Tensor penalty = torch::zeros({});
-    Stream stream = {.hidden = model_->Embed({.tokens = tokens})};
+    Stream stream = {.hidden = model_->Embed({.inputs = tokens})};
     const BatchContext context = model_->ContextOf(stream.hidden);
     for (const std::shared_ptr<Block>& block : model_->blocks()) {
       const uint64_t dice = random() % 6;

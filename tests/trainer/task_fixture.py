@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of gemini-train --task share: models of transformers and rows to learn from, the draw of masks, and what
 transformers computes of them."""
+import json
+
 import numpy
 import safetensors.numpy
 import torch
@@ -16,6 +18,8 @@ MASK = 4  # Texts have tokens from 8 on, and 0 is padding.
 SINGLE, SEVERAL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "attention_dropout": 0.0,
               "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
+# A model takes (x * RESCALE - mean) / deviation in place of a byte x of a channel.
+RESCALE, MEANS, DEVIATIONS = 1 / 255, [0.2, 0.5, 0.6], [0.3, 0.5, 0.4]
 
 
 def config_of(family, **more):
@@ -48,6 +52,13 @@ def save_model(model_class, config, directory):
 def save_classifier(family, directory, dropout=False, **keys):
     config = config_of(family, **({} if dropout else NO_DROPOUT), **keys)
     return save_model(transformers.AutoModelForSequenceClassification.from_config, config, directory)
+
+
+def vit_config(**more):
+    """A model of three layers without dropout, whose images are wider than high."""
+    return transformers.ViTConfig(**{
+        "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "image_size": [16, 24], "patch_size": 4, **more})
 
 
 def make_rows(seed, count, shortest=4, longest=SEQUENCE):
@@ -91,6 +102,23 @@ def labelled(problem, num_labels, seed, count, types=False):
 def save_labelled(path, arrays, problem, num_labels, names=""):
     return save(path, arrays, task="sequence-classification", problem_type=problem, num_labels=str(num_labels),
                 names=names, layout="pad")
+
+
+def images(config, problem, num_labels, seed, count):
+    """Noise of the size that the model takes, and labels."""
+    pixels = numpy.random.default_rng(seed).integers(
+        0, 256, (count, config.num_channels, *config.image_size), dtype=numpy.uint8)
+    return {"pixels": pixels, "labels": make_labels(problem, num_labels, count, seed + 100)}
+
+
+def save_images(path, arrays, problem, num_labels):
+    rows, channels, height, width = map(str, arrays["pixels"].shape)
+    safetensors.numpy.save_file(arrays, path, {
+        "gemini.format": "1", "task": "image-classification", "problem_type": problem, "num_labels": str(num_labels),
+        "names": json.dumps([f"kind {i}" for i in range(num_labels)]), "rows": rows, "channels": channels,
+        "height": height, "width": width, "rescale": json.dumps(RESCALE), "mean": json.dumps(MEANS[:int(channels)]),
+        "std": json.dumps(DEVIATIONS[:int(channels)])})
+    return path
 
 
 def masked(texts, per_row):
@@ -180,8 +208,13 @@ def losses_of_masked(model, arrays, draws):
 
 def inputs_of(arrays, rows, labels=True):
     """What a classifier of transformers takes of these rows."""
-    inputs = {"input_ids": torch.from_numpy(arrays["tokens"][rows].astype(numpy.int64)),
-              "attention_mask": torch.from_numpy((arrays["documents"][rows] > 0).astype(numpy.int64))}
+    if "pixels" in arrays:
+        pixels = arrays["pixels"][rows]
+        mean, deviation = (numpy.array(values[:pixels.shape[1]])[:, None, None] for values in (MEANS, DEVIATIONS))
+        inputs = {"pixel_values": torch.from_numpy(((pixels * RESCALE - mean) / deviation).astype(numpy.float32))}
+    else:
+        inputs = {"input_ids": torch.from_numpy(arrays["tokens"][rows].astype(numpy.int64)),
+                  "attention_mask": torch.from_numpy((arrays["documents"][rows] > 0).astype(numpy.int64))}
     if "types" in arrays:
         inputs["token_type_ids"] = torch.from_numpy(arrays["types"][rows].astype(numpy.int64))
     if labels:
@@ -199,11 +232,11 @@ def optimizer_of(model):
     return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), eps=ADAM_EPSILON, weight_decay=0)
 
 
-def train_classifier(path, arrays, batch, accumulate, num_steps):
+def train_classifier(model_class, path, arrays, batch, accumulate, num_steps):
     """Losses and norms of gradients of transformers' steps, and its model behind them."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32).train()
+    model = model_class.from_pretrained(path, dtype=torch.float32).train()
     optimizer = optimizer_of(model)
-    losses, norms, num_rows = [], [], len(arrays["tokens"])
+    losses, norms, num_rows = [], [], len(arrays["labels"])
     for step in range(num_steps):
         model.zero_grad()
         total = 0.0

@@ -7,10 +7,10 @@ import unittest
 import numpy
 import transformers
 
-import tasks_training_test
 from ranks_program import CHUNK, EPSILON, SharingRanksTestCase
 from task_fixture import (SINGLE, answered, config_of, hide, make_labels, make_rows, masked, padded, save_answers,
                           save_classifier, save_labelled, save_masked, save_model)
+from tasks_test_case import TasksTestCase
 from train_program import metrics, steps
 
 LINE = {"tensor": "1d", "tensor_size": 2}
@@ -21,9 +21,9 @@ CLASSIFIERS = ("llama", "bert")
 SEED = 11
 
 
-class TasksOfRanksTestCase(SharingRanksTestCase, tasks_training_test.TasksTestCase):
+class TasksOfRanksTestCase(SharingRanksTestCase, TasksTestCase):
     def keys(self, model, data, **more):
-        return tasks_training_test.TasksTestCase.keys(
+        return TasksTestCase.keys(
             self, model, data, **{"epsilon": EPSILON, "steps": 4, "eval_every": 3, **more})
 
     def all_cases(self):

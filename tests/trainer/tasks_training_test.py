@@ -6,94 +6,24 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 import unittest
 
 import numpy
 import torch
 import transformers
-from torch.nn import functional
 
-from ranks_program import EPSILON, RanksTestCase
-from task_fixture import (ADAM_EPSILON, LEARNING_RATE, NO_DROPOUT, REGRESSION, SEQUENCE, SEVERAL, SINGLE, VOCABULARY,
-                          answered, config_of, labelled, logits_of, losses_of_masked, make_rows, masked, save_answers,
-                          save_classifier, save_labelled, save_masked, save_model, train_classifier, train_masked)
-from train_program import KIB, MODELS, metrics, run, steps, tensors
+from task_fixture import (NO_DROPOUT, REGRESSION, SEQUENCE, SEVERAL, SINGLE, VOCABULARY, config_of, labelled, logits_of,
+                          losses_of_masked, make_rows, masked, padded, save_classifier, save_labelled, save_masked,
+                          save_model, train_masked)
+from tasks_test_case import (LIKE_TRANSFORMERS, ROWS, STEPS, USAGE, BitsTestCase, NewHeadsTestCase, ParityTestCase,
+                             TasksTestCase, bytes_of)
+from train_program import KIB, MODELS, metrics, run, steps
 
-ROWS = 9
-STEPS = 10
 MASKED_STEPS = 6
-LIKE_TRANSFORMERS = {"order": "sequential", "weight_decay": 0, "beta2": 0.99, "epsilon": ADAM_EPSILON, "clip": 1.0}
 SEED = 4_000_000_001
-ERROR, USAGE = 1, 2
-PREPARE = os.path.join(os.path.dirname(__file__), "../../tools/prepare_data.py")
 
 
-def bytes_of(model):
-    return sum(len(data) for _, _, data in tensors(model / "model.safetensors").values())
-
-
-class TasksTestCase(RanksTestCase):
-    def keys(self, model, data, **more):
-        return {"model": model, "data": data, "batch": 2, "steps": 6, "lr": LEARNING_RATE, "schedule": "constant",
-                "log_level": "warning", **more}
-
-    def assert_close(self, ours, expected, relative, key="loss"):
-        self.assertEqual(len(ours), len(expected))
-        self.assertTrue(ours, f"there is no {key}")
-        for i, (one, other) in enumerate(zip(ours, expected)):
-            self.assertLessEqual(abs(one - other), relative * abs(other), f"{key} {i}: {ours}, {expected}")
-
-    def losses(self, output):
-        return [line["loss"] for line in steps(output)]
-
-    def norms(self, output):
-        return [line["grad_norm"] for line in steps(output)]
-
-    def classification(self, name, problem=SINGLE, num_labels=7, seed=1, count=ROWS, types=False):
-        """A file of labelled texts, and its arrays."""
-        arrays = labelled(problem, num_labels, seed, count, types)
-        return save_labelled(self.directory / f"{name}.safetensors", arrays, problem, num_labels), arrays
-
-    def masked_data(self, name, per_row, seed=1):
-        texts = make_rows(seed, ROWS * per_row, longest=SEQUENCE // per_row)
-        arrays = masked(texts, per_row)
-        return save_masked(self.directory / f"{name}.safetensors", arrays, "pad" if per_row == 1 else "pack"), arrays
-
-    def masked_model(self, dropout=False):
-        return save_model(transformers.BertForMaskedLM, config_of("bert", **({} if dropout else NO_DROPOUT)),
-                          self.directory / "bert_masked")
-
-    def cases(self):
-        """Models with dropout, and data in the run's order."""
-        for family in ("llama", "bert"):
-            model = save_classifier(family, self.directory / family, dropout=True, num_labels=7)
-            data, eval_data = (self.classification(f"{family}_{seed}", seed=seed, types=family == "bert")[0]
-                               for seed in (1, 2))
-            yield family, self.keys(model, data, eval_data=eval_data)
-        data, eval_data = (self.masked_data(f"masked_{seed}", per_row=2, seed=seed)[0] for seed in (1, 2))
-        yield "masked", self.keys(self.masked_model(dropout=True), data, eval_data=eval_data)
-
-    def answers_case(self):
-        """The same of a causal model that learns answers."""
-        model = save_model(transformers.GPT2LMHeadModel, config_of("gpt2"), self.directory / "gpt2_answers")
-        data, eval_data = (save_answers(self.directory / f"answers_{seed}.safetensors", answered(make_rows(seed, ROWS)))
-                           for seed in (1, 2))
-        return "answers", self.keys(model, data, eval_data=eval_data)
-
-    def loaded(self, output, model_class):
-        """The saved model in transformers, in which nothing is missing or left over."""
-        model, info = model_class.from_pretrained(output / "latest", dtype=torch.float32, output_loading_info=True)
-        self.assertEqual({key: list(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")},
-                         {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []})
-        return model
-
-    def config(self, output):
-        return json.loads((output / "latest" / "config.json").read_text())
-
-
-class ParityTest(TasksTestCase):
+class ParityTest(ParityTestCase):
     def check_classifier(self, family, problem, num_labels, accumulate=1, types=False):
         name = f"{family}_{problem}"
         model = save_classifier(family, self.directory / name, num_labels=num_labels, problem_type=problem)
@@ -101,35 +31,9 @@ class ParityTest(TasksTestCase):
         eval_data, eval_arrays = self.classification(f"{name}_eval", problem, num_labels, seed=2, count=5, types=types)
         output = self.train(f"{name}_out", **self.keys(
             model, data, steps=STEPS, accumulate=accumulate, **LIKE_TRANSFORMERS, eval_data=eval_data))
-        losses, norms, trained = train_classifier(model, arrays, 2, accumulate, STEPS)
-        self.assert_close(self.losses(output), losses, 1e-5)
-        self.assert_close(self.norms(output), norms, 1e-4, "norm")
-        saved = self.loaded(output, transformers.AutoModelForSequenceClassification)
-        self.assertIs(type(saved), type(trained))
-        ours, theirs = logits_of(saved, arrays), logits_of(trained, arrays)
-        self.assert_close([(ours - theirs).abs().max() / theirs.abs().max() + 1], [1], 2e-5, "logits")
+        saved, _ = self.check_steps(output, transformers.AutoModelForSequenceClassification, model, arrays, accumulate)
         self.check_evaluation(metrics(output)[-1], problem, logits_of(saved, eval_arrays),
                               torch.from_numpy(eval_arrays["labels"]))
-
-    def check_evaluation(self, line, problem, logits, labels):
-        if problem == SINGLE:
-            choices = logits.topk(5).indices == labels[:, None]
-            expected = {"eval_loss": functional.cross_entropy(logits, labels.long()),
-                        "eval_accuracy": (logits.argmax(-1) == labels).float().mean()}
-            if logits.shape[1] > 5:
-                expected["eval_top5"] = choices.any(-1).float().mean()
-        elif problem == SEVERAL:
-            expected = {"eval_loss": functional.binary_cross_entropy_with_logits(logits, labels),
-                        "eval_accuracy": ((logits > 0) == (labels > 0.5)).float().mean()}
-        else:
-            loss = functional.mse_loss(logits, labels)
-            expected = {"eval_loss": loss, "eval_mean_squared_error": loss}
-        self.assertEqual({key for key in line if key.startswith("eval_") and "second" not in key}, set(expected))
-        for key, value in expected.items():
-            if "accuracy" in key or "top5" in key:
-                self.assertAlmostEqual(line[key], value.item(), delta=1e-6, msg=key)
-            else:
-                self.assert_close([line[key]], [value.item()], 1e-5, key)
 
     def test_classifications(self):
         for family in ("gpt2", "llama", "qwen3", "bert"):
@@ -149,13 +53,9 @@ class ParityTest(TasksTestCase):
                 model = save_model(transformers.AutoModelForSequenceClassification.from_config, config,
                                    self.directory / path.name)
                 output = self.train(f"{path.name}_out", **self.keys(model, data, steps=3, **LIKE_TRANSFORMERS))
-                losses, norms, trained = train_classifier(model, arrays, 2, 1, 3)
-                self.assert_close(self.losses(output), losses, 1e-5)
-                self.assert_close(self.norms(output), norms, 1e-4, "norm")
-                saved = self.loaded(output, transformers.AutoModelForSequenceClassification)
+                _, trained = self.check_steps(output, transformers.AutoModelForSequenceClassification, model, arrays,
+                                              num_steps=3)
                 self.assertEqual(self.config(output)["architectures"], [type(trained).__name__])
-                ours, theirs = logits_of(saved, arrays), logits_of(trained, arrays)
-                self.assert_close([(ours - theirs).abs().max() / theirs.abs().max() + 1], [1], 2e-5, "logits")
 
     def test_pairs_of_texts(self):
         self.check_classifier("bert", SINGLE, 6, accumulate=2, types=True)
@@ -185,45 +85,10 @@ class ParityTest(TasksTestCase):
                 self.assert_close([(ours - theirs).abs().max() / theirs.abs().max() + 1], [1], 2e-5, "logits")
 
 
-class BitsTest(TasksTestCase):
-    def assert_same_end(self, one, other):
-        super().assert_same_end(one, other)
-        self.assertEqual(*({key: value for key, value in metrics(output)[-1].items() if "second" not in key}
-                           for output in (one, other)))
-
+class BitsTest(BitsTestCase):
     def test_placements_and_schedules_change_no_bit(self):
         for name, keys in self.cases():
-            self.check_placements(name, {**keys, "accumulate": 2, "eval_every": 2})
-
-    def check_placements(self, case, keys):
-        reference = self.train(f"{case}_reference", **keys, reference=True)
-        keys["chunk_size"] = 64 * KIB
-        for name, more in {"plain": {}, "recomputed": {"recompute": True}}.items():
-            with self.subTest(name, case=case):
-                placed = {**keys, **more}
-                self.assert_same_end(reference, self.train(f"{case}_{name}", **placed,
-                                                           device_memory=self.floor(placed)))
-        with self.subTest("vertical", case=case):
-            vertical = dict(keys, micro_batch_schedule="vertical")
-            roomy = self.train(f"{case}_roomy", **vertical)
-            # All heads then come before all look-ups of a tied table, which are added up in that order.
-            of_vertical = self.train(f"{case}_reference_vertical", **vertical, reference=True)
-            if case == "masked":
-                self.assert_close(self.losses(of_vertical)[:1], self.losses(reference)[:1], 1e-6)
-            else:
-                self.assert_same_end(reference, of_vertical)
-            self.assert_same_end(of_vertical, roomy)
-            budget = max(line["non_model_peak_bytes"] for line in steps(roomy)) + bytes_of(keys["model"]) // 3
-            self.assert_same_end(of_vertical, self.train(f"{case}_vertical", **vertical, device_memory=budget))
-        with self.subTest("nvme", case=case):
-            store = self.directory / f"{case}_store"
-            store.mkdir()
-            self.assert_same_end(reference, self.train(f"{case}_nvme", **keys, nvme=[f"{store}:64MiB"],
-                                                       optimizer_tier="nvme", device_memory="3MiB"))
-        with self.subTest("bf16", case=case):
-            keys["precision"] = "bf16"
-            self.assert_same_end(self.train(f"{case}_reference_bf16", **keys, reference=True),
-                                 self.train(f"{case}_bf16", **keys, device_memory=self.floor(keys)))
+            self.check_placements(name, {**keys, "accumulate": 2, "eval_every": 2}, has_tied_table=name == "masked")
 
     def test_random_placements_change_no_bit(self):
         seed = int(os.environ.get("GEMINI_PARITY_SEED", random.randrange(1 << 32)))
@@ -247,26 +112,15 @@ class BitsTest(TasksTestCase):
                         self.assertLessEqual(line["device_peak_bytes"], placement["device_memory"])
                     self.assert_same_end(reference, placed)
 
-    def floor(self, keys):
-        """The smallest DEVICE that such a run takes."""
-        return self.named_bytes(run(output=self.directory / "refused", **keys, device_memory=64 * KIB))
-
     def test_steps_are_planned_whatever_lengths_their_texts_have(self):
         for name, keys in self.cases():
             with self.subTest(name):
-                output = self.train(f"{name}_planned", **{**keys, "steps": 8})
-                self.assertEqual([line["planned_rounds"] for line in steps(output)[1:]], [1] * 7)
+                self.check_plans(name, keys)
 
     def test_five_steps_and_five_more_equal_ten(self):
         for name, keys in self.cases():
             with self.subTest(name):
-                through = self.train(f"{name}_through", **{**keys, "steps": 10})
-                halves = self.train(f"{name}_halves", **{**keys, "steps": 5})
-                result = run(output=halves, resume=True, steps=10)
-                self.assertEqual(result.returncode, 0, result.stderr)
-                for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
-                    self.assert_same_file(through / "latest" / file, halves / "latest" / file)
-                self.assertEqual(self.losses(through), self.losses(halves))
+                self.check_halves(name, keys)
 
     def test_the_summary_tells_what_was_measured(self):
         (_, llama), _, (_, bert) = self.cases()
@@ -281,22 +135,7 @@ class BitsTest(TasksTestCase):
     @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
     def test_ranks_train_as_one_process_does(self):
         for name, keys in self.cases():
-            keys.update(epsilon=EPSILON, steps=4)
-            one = self.train(f"{name}_one", **{**keys, "accumulate": 2})
-            ends = {}
-            for ranks, more in {"replicas": {"zero": 0}, "zero": {"zero": 3},
-                                "pipeline": {"pipeline": 2, "accumulate": 2}}.items():
-                with self.subTest(ranks, case=name):
-                    ends[ranks] = self.ranks(2, f"{name}_{ranks}", **keys, **more)
-                    if name != "masked":
-                        self.assert_same_end(one, ends[ranks])
-                        continue
-                    # A tied table's gradients of look-ups and heads are added up in another order.
-                    for key in ("loss", "grad_norm", "eval_loss"):
-                        self.assert_close(*([line[key] for line in metrics(output) if key in line]
-                                            for output in (ends[ranks], one)), 1e-5, key)
-            with self.subTest("stages", case=name):
-                self.assert_same_end(ends["replicas"], ends["zero"])
+            self.check_ranks(name, keys, has_tied_table=name == "masked")
 
     @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
     def test_layers_that_ranks_share_are_refused(self):
@@ -310,7 +149,7 @@ class BitsTest(TasksTestCase):
                 (4, "--sequence-parallel ring", {"sequence_parallel": "ring", "tensor": "1d", "tensor_size": 2}))])
 
 
-class NewHeadsTest(TasksTestCase):
+class NewHeadsTest(NewHeadsTestCase):
     def setUp(self):
         super().setUp()
         self.pretrained = save_model(transformers.BertForPreTraining, config_of("bert", **NO_DROPOUT),
@@ -320,12 +159,8 @@ class NewHeadsTest(TasksTestCase):
         vocabulary.write_text("\n".join(words) + "\n")
         transformers.BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(self.pretrained)
 
-    def prepare(self, *arguments, tokenizer):
-        output = self.directory / "prepared.safetensors"
-        result = subprocess.run([sys.executable, PREPARE, "--tokenizer", tokenizer, "--sequence", str(SEQUENCE),
-                                 "--output", output, *arguments], capture_output=True, text=True, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return output
+    def prepare_rows(self, *arguments, tokenizer):
+        return self.prepare("--tokenizer", tokenizer, "--sequence", str(SEQUENCE), *arguments)
 
     def prepared_labels(self, tokenizer, pairs=False):
         file = self.directory / "labels.jsonl"
@@ -334,56 +169,26 @@ class NewHeadsTest(TasksTestCase):
         if pairs:
             lines[1]["text_pair"] = "w1 w2 w3"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return self.prepare("--labels", file, tokenizer=tokenizer)
+        return self.prepare_rows("--labels", file, tokenizer=tokenizer)
 
-    def trained(self, name, **keys):
-        output = self.directory / name
-        result = run(output=output, **keys)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return output, result.stderr
-
-    def check_new_head(self, model, model_class, head, left_out, data):
-        output, said = self.trained(f"{model.name}_out", **self.keys(
-            model, data, task="sequence-classification", steps=8, eval_data=data))
-        for word in (f"has no {head} for the task sequence-classification", "random values made from --seed",
-                     "has a head of another task, which is left out", *left_out):
-            self.assertIn(word, said)
-        losses = self.losses(output)
-        self.assertAlmostEqual(losses[0], math.log(3), delta=0.7)
-        config = self.config(output)
-        self.assertEqual(config["architectures"], [model_class.__name__])
-        self.assertEqual(config["id2label"], {"0": "bad", "1": "good", "2": "so so"})
-        self.assertEqual(config["label2id"], {"bad": 0, "good": 1, "so so": 2})
-        self.assertEqual(config["problem_type"], SINGLE)
-        saved = self.loaded(output, transformers.AutoModelForSequenceClassification)
-        self.assertIs(type(saved), model_class)
-        self.assertEqual(saved.config.num_labels, 3)
-        halves, _ = self.trained(f"{model.name}_halves", **self.keys(
-            model, data, task="sequence-classification", steps=4, eval_data=data))
-        result = run(output=halves, resume=True, steps=8)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertNotIn("random values", result.stderr)
-        for file in ("model.safetensors", "optimizer.safetensors", "config.json"):
-            self.assert_same_file(output / "latest" / file, halves / "latest" / file)
-        # What it has saved is trained further without a word.
-        _, said = self.trained(f"{model.name}_again", **self.keys(output / "latest", data, steps=1))
-        self.assertNotIn("random values", said)
-        self.assertNotIn("left out", said)
+    def check_new_classifier(self, model, model_class, head, left_out, data):
+        self.check_new_head(model, model_class, "sequence-classification", head, left_out, data,
+                            ["bad", "good", "so so"])
 
     def test_a_language_model_gets_a_classifier(self):
         model = save_model(transformers.LlamaForCausalLM, config_of("llama"), self.directory / "causal")
-        self.check_new_head(model, transformers.LlamaForSequenceClassification, "score.", ["lm_head.weight"],
-                            self.prepared_labels(self.pretrained))
+        self.check_new_classifier(model, transformers.LlamaForSequenceClassification, "score.", ["lm_head.weight"],
+                                  self.prepared_labels(self.pretrained))
 
     def test_a_pretrained_encoder_gets_a_classifier(self):
-        self.check_new_head(self.pretrained, transformers.BertForSequenceClassification, "classifier.",
-                            ["cls.seq_relationship", "cls.predictions"],
-                            self.prepared_labels(self.pretrained, pairs=True))
+        self.check_new_classifier(self.pretrained, transformers.BertForSequenceClassification, "classifier.",
+                                  ["cls.seq_relationship", "cls.predictions"],
+                                  self.prepared_labels(self.pretrained, pairs=True))
 
     def test_a_pretrained_encoder_learns_masked_tokens(self):
         file = self.directory / "corpus.txt"
         file.write_text("".join(" ".join(f"w{i * j % 60}" for j in range(i + 2)) + "\n" for i in range(20)))
-        data = self.prepare("--masked", file, "--pack", tokenizer=self.pretrained)
+        data = self.prepare_rows("--masked", file, "--pack", tokenizer=self.pretrained)
         outputs = []
         for task in ("auto", "masked"):
             output, said = self.trained(task, **self.keys(self.pretrained, data, task=task, eval_data=data))
@@ -421,19 +226,37 @@ class NewHeadsTest(TasksTestCase):
         self.assertEqual(self.config(output).get("problem_type"), SEVERAL)
 
 
+class LearnsTest(TasksTestCase):
+    """The label is the order of two tokens, so that a model has to know where they are."""
+    FIRST, SECOND, OTHERS = 5, 6, range(8, 32)
+
+    def texts(self, name, seed, count):
+        draw = numpy.random.default_rng(seed)
+        texts, labels = [], draw.integers(0, 2, count).astype(numpy.int32)
+        for label in labels:
+            text = draw.choice(self.OTHERS, draw.integers(8, 17))
+            places = numpy.sort(draw.choice(numpy.arange(1, len(text)), 2, replace=False))
+            text[places] = (self.FIRST, self.SECOND) if label else (self.SECOND, self.FIRST)
+            texts.append(text)
+        return save_labelled(self.directory / f"{name}.safetensors", {**padded(texts), "labels": labels}, SINGLE, 2)
+
+    def test_a_classifier_is_right_on_texts_that_it_has_not_seen(self):
+        torch.manual_seed(1)
+        config = transformers.BertConfig(vocab_size=32, max_position_embeddings=SEQUENCE, hidden_size=64,
+                                         intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                                         num_labels=2, **NO_DROPOUT)
+        transformers.BertForSequenceClassification(config).save_pretrained(self.directory / "untrained")
+        output = self.train("out", **self.keys(
+            self.directory / "untrained", self.texts("learned", 1, 4000), batch=32, steps=300, warmup_steps=20,
+            eval_data=self.texts("others", 2, 400)))
+        self.assertGreaterEqual(metrics(output)[-1]["eval_accuracy"], 0.95)
+
+
 class RefusalsTest(TasksTestCase):
     def setUp(self):
         super().setUp()
         self.classifier = save_classifier("bert", self.directory / "classifier", num_labels=3)
         self.three, self.arrays = self.classification("three", num_labels=3, types=True)
-
-    def refused_run(self, *words, status=ERROR, **keys):
-        output = self.directory / "refused"
-        result = run(output=output, **keys)
-        self.assertEqual(result.returncode, status, result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
-        self.assertFalse(output.exists(), "it left something behind")
 
     def test_tasks_that_a_family_has_not(self):
         masked_data, _ = self.masked_data("masked", 1)

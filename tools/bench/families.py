@@ -4,8 +4,8 @@
 
     families.py FAMILY QUESTION... --train build/bin/gemini-train [--size tiny]
 
-Both train the same checkpoint, made by transformers with random weights, on the same tokens: fp32, AdamW, clipping by
-the norm, no dropout, as many threads, one process after the other. A sample is one run of each; tools/measure takes
+Both train the same checkpoint, made by transformers with random weights, on the same data: BERT classifies texts and
+ViT images, and the others learn the next token of a text. fp32, AdamW, clipping by the norm, no dropout, as many threads, one process after the other. A sample is one run of each; tools/measure takes
 several. Its figure is the median of the last steps of a run: gemini-train follows a plan that was foretold, and then
 one that is made with the times of some steps; these come before. Questions share their runs.
 
@@ -47,6 +47,7 @@ class Size:
     batch: int
     sequence: int
     device_of_all: str
+    images: int = 0  # In a batch, in place of sequences.
     chunk_size: str = "auto"
     most_threads: int = 1024
     warm_up: int = 4
@@ -69,8 +70,13 @@ SIZES = {
                             num_local_experts=8, num_experts_per_tok=2, sliding_window=None),
             "gpt2": dict(model_type="gpt2", vocab_size=8192, n_positions=1024, n_embd=768, n_layer=13, n_head=12,
                          resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
+            "bert": dict(model_type="bert", vocab_size=8192, max_position_embeddings=512, hidden_size=768,
+                         intermediate_size=3072, num_hidden_layers=13, num_attention_heads=12, num_labels=8,
+                         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+            "vit": dict(model_type="vit", image_size=224, patch_size=16, hidden_size=768, intermediate_size=3072,
+                        num_hidden_layers=14, num_attention_heads=12, num_labels=8),
         },
-        batch=4, sequence=512, device_of_all="8GiB"),
+        batch=4, sequence=512, images=32, device_of_all="8GiB"),
     "tiny": Size(
         configs={
             "llama": dict(model_type="llama", vocab_size=512, max_position_embeddings=64, hidden_size=128,
@@ -78,8 +84,13 @@ SIZES = {
             "mixtral": dict(model_type="mixtral", vocab_size=512, max_position_embeddings=64, hidden_size=128,
                             intermediate_size=352, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
                             num_local_experts=4, sliding_window=None),
+            "bert": dict(model_type="bert", vocab_size=512, max_position_embeddings=64, hidden_size=128,
+                         intermediate_size=512, num_hidden_layers=4, num_attention_heads=4, num_labels=8,
+                         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+            "vit": dict(model_type="vit", image_size=32, patch_size=8, hidden_size=128, intermediate_size=512,
+                        num_hidden_layers=4, num_attention_heads=4, num_labels=8),
         },
-        batch=2, sequence=32, device_of_all="256MiB", chunk_size=FLOOR_CHUNK, most_threads=1, warm_up=6,
+        batch=2, sequence=32, images=3, device_of_all="256MiB", chunk_size=FLOOR_CHUNK, most_threads=1, warm_up=6,
         their_warm_up=6, measured=5),
 }
 
@@ -148,15 +159,22 @@ class Family:
 
     def __init__(self, train, folder, size, config, threads):
         self.program, self.folder, self.size, self.threads = train, folder, size, threads
-        steps = size.warm_up + size.measured
+        self.reads_images = config["model_type"] == "vit"
+        self.batch = size.images if self.reads_images else size.batch
         run([sys.executable, HERE / "families_baseline.py", "make", json.dumps(config), folder,
-             "--tokens", steps * size.batch * size.sequence], threads)
+             "--rows", (size.warm_up + size.measured) * self.batch, "--sequence", size.sequence], threads)
         files = sorted((folder / "model").glob("*.safetensors"))
         self.parameter_bytes = sum(tensor_bytes(file) for file in files)
 
     def training(self, steps):
         """What both programs are told alike."""
-        return dict(steps=steps, batch=self.size.batch, sequence=self.size.sequence, threads=self.threads, **TRAINING)
+        return dict(steps=steps, batch=self.batch, sequence=0 if self.reads_images else self.size.sequence,
+                    threads=self.threads, **TRAINING)
+
+    @property
+    def items(self):
+        """Images or tokens of a step."""
+        return self.batch if self.reads_images else self.batch * self.size.sequence
 
     @functools.cached_property
     def theirs(self):
@@ -169,7 +187,8 @@ class Family:
     def ours(self, device_memory, warm_up=None, measured=None, **more):
         warm_up = self.size.warm_up if warm_up is None else warm_up
         steps = warm_up + (measured or self.size.measured)
-        keys = dict(self.training(steps), model=self.folder / "model", data=self.folder / "tokens.npy",
+        [data] = self.folder.glob("data.*")
+        keys = dict(self.training(steps), model=self.folder / "model", data=data,
                     output=self.folder / "run", order="sequential", schedule="constant", log_level="warning",
                     device_memory=device_memory, chunk_size=self.size.chunk_size)
         _, peak = run([self.program, "--overwrite", "--no-save", *flags({**keys, **more})], self.threads)
@@ -222,10 +241,9 @@ def figures_of(ours, prefix):
 def throughput(family, ours, is_moved):
     """`all` and `quarter`."""
     theirs = family.theirs
-    tokens = family.size.batch * family.size.sequence
-    return {"value": theirs.step_s / ours.step_s, "baseline": tokens / theirs.step_s,
+    return {"value": theirs.step_s / ours.step_s, "baseline": family.items / theirs.step_s,
             "checked": int(is_checked([ours], theirs, [ours] if is_moved else ())),
-            "tokens_per_second": tokens / ours.step_s,
+            "items_per_second": family.items / ours.step_s,
             "loss_difference": loss_difference(ours.losses, theirs.losses),
             **figures_of(ours, "ours"), **figures_of(theirs, "theirs")}
 

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of families.py that needs transformers: it makes the model that both programs train, and trains it.
 
-    families_baseline.py make CONFIG FOLDER --tokens N
+    families_baseline.py make CONFIG FOLDER --rows N --sequence N
         makes FOLDER/model, a checkpoint with transformers' own random weights of the configuration CONFIG (JSON
-        with a model_type), and FOLDER/tokens.npy
+        with a model_type), and its data: FOLDER/data.npy, a text of so many rows, or for a model that classifies
+        FOLDER/data.safetensors, rows or images with labels
     families_baseline.py train FOLDER --steps N --batch N --sequence N --threads N --lr X --weight-decay X --clip X
         trains that in fp32 as a user of transformers would without a compiler: attention by sdpa,
         AdamW(fused=True), clipping by the norm (which is exact: see exact_norm), no cache of keys and values. Prints
@@ -12,12 +13,14 @@
 """
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import pathlib
 import time
 
 import numpy
+import safetensors.numpy
 import torch
 import transformers
 
@@ -31,12 +34,62 @@ def make_tokens(count):
     return (numpy.cumsum(steps) % 256 + 8).astype(numpy.uint16)  # Never a special token.
 
 
+def make_labels(count, num_labels):
+    """Of every eight rows seven have the same label, so that there is something to learn in a few steps."""
+    return numpy.where(numpy.arange(count) % 8 < 7, 1, numpy.arange(count) % num_labels).astype(numpy.int32)
+
+
+def save_rows(path, arrays, **metadata):
+    rows = len(arrays["labels"])
+    safetensors.numpy.save_file(arrays, path, {
+        "gemini.format": "1", "rows": str(rows), "problem_type": "single_label_classification", "names": "",
+        **{key: str(value) for key, value in metadata.items()}})
+
+
+def save_data(config, folder, rows, sequence):
+    labels = make_labels(rows, config.num_labels)
+    if config.model_type == "vit":
+        sizes = (config.num_channels, config.image_size, config.image_size)
+        pixels = numpy.random.default_rng(2).integers(0, 256, (rows, *sizes), dtype=numpy.uint8)
+        each = json.dumps([0.5] * config.num_channels)
+        save_rows(folder / "data.safetensors", {"labels": labels, "pixels": pixels}, task="image-classification",
+                  num_labels=config.num_labels, rescale=1 / 255, mean=each, std=each)
+    elif config.model_type == "bert":
+        tokens = make_tokens(rows * sequence).astype(numpy.int32).reshape(rows, sequence)
+        save_rows(folder / "data.safetensors", {"labels": labels, "tokens": tokens,
+                                                "documents": numpy.ones_like(tokens)},
+                  task="sequence-classification", num_labels=config.num_labels, layout="pad", sequence=sequence)
+    else:
+        numpy.save(folder / "data.npy", make_tokens(rows * sequence))
+
+
+def model_class(model_type):
+    return {"bert": transformers.AutoModelForSequenceClassification,
+            "vit": transformers.AutoModelForImageClassification}.get(model_type, transformers.AutoModelForCausalLM)
+
+
+def batches(model_type, folder, batch, sequence):
+    """Yields what the model is called with, batch after batch."""
+    if model_type not in ("bert", "vit"):
+        tokens = torch.from_numpy(numpy.load(folder / "data.npy").astype(numpy.int64)).view(-1, sequence)
+        for rows in tokens.split(batch):
+            yield {"input_ids": rows, "labels": rows, "use_cache": False}
+        return
+    arrays = {name: torch.from_numpy(array)
+              for name, array in safetensors.numpy.load_file(folder / "data.safetensors").items()}
+    for first in range(0, len(arrays["labels"]), batch):
+        rows = {name: array[first:first + batch] for name, array in arrays.items()}
+        yield {"labels": rows["labels"].long(),
+               **({"pixel_values": (rows["pixels"] / 255 - 0.5) / 0.5} if model_type == "vit"
+                  else {"input_ids": rows["tokens"].long()})}
+
+
 def make(arguments):
     config = transformers.AutoConfig.for_model(**json.loads(arguments.config))
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = model_class(config.model_type).from_config(config, dtype=torch.float32)
     model.save_pretrained(arguments.folder / "model")
-    numpy.save(arguments.folder / "tokens.npy", make_tokens(arguments.tokens))
+    save_data(config, arguments.folder, arguments.rows, arguments.sequence)
 
 
 class Clock:
@@ -70,22 +123,21 @@ def correct_clipping(parameters, most, exact, norm):
 
 def train(arguments):
     torch.set_num_threads(arguments.threads)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        arguments.folder / "model", dtype=torch.float32, attn_implementation="sdpa")
+    model_type = transformers.AutoConfig.from_pretrained(arguments.folder / "model").model_type
+    model = model_class(model_type).from_pretrained(arguments.folder / "model", dtype=torch.float32,
+                                                    attn_implementation="sdpa")
     model.train()
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": arguments.weight_decay},
          {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}],
         lr=arguments.lr, fused=True)
-    tokens = torch.from_numpy(numpy.load(arguments.folder / "tokens.npy").astype(numpy.int64))
-    batches = tokens[:arguments.steps * arguments.batch * arguments.sequence].view(
-        arguments.steps, arguments.batch, arguments.sequence)
     losses, seconds = [], []
-    for batch in batches:
+    data = batches(model_type, arguments.folder, arguments.batch, arguments.sequence)
+    for batch in itertools.islice(data, arguments.steps):
         clock = Clock()
         optimizer.zero_grad()
-        loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+        loss = model(**batch).loss
         loss.backward()
         with clock.stopped():
             exact = exact_norm(parameters)
@@ -105,7 +157,8 @@ def main():
     maker.set_defaults(run=make)
     maker.add_argument("config")
     maker.add_argument("folder", type=pathlib.Path)
-    maker.add_argument("--tokens", type=int, required=True)
+    maker.add_argument("--rows", type=int, required=True)
+    maker.add_argument("--sequence", type=int, required=True)
     trainer = commands.add_parser("train")
     trainer.set_defaults(run=train)
     trainer.add_argument("folder", type=pathlib.Path)

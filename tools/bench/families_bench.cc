@@ -22,7 +22,7 @@
 namespace gemini::bench {
 namespace {
 
-constexpr absl::string_view kFamilies[] = {"llama", "qwen3", "mixtral", "gpt2"};
+constexpr absl::string_view kFamilies[] = {"llama", "qwen3", "mixtral", "gpt2", "bert", "vit"};
 constexpr absl::string_view kQuestions[] = {"all", "quarter", "link"};
 
 // From CMake: the Python of .venv, this clone, and the program that is measured.

@@ -28,8 +28,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxIndexBytes = 64 << 20;  // Enough for a model of a million tensors.
-// What transformers may write beside config.json and the weights for a causal language model.
-constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
+// What transformers may write beside config.json and the weights.
+constexpr std::array<const char*, 12> kCompanions = {"generation_config.json",
                                                      "tokenizer.json",
                                                      "tokenizer_config.json",
                                                      "special_tokens_map.json",
@@ -39,7 +39,8 @@ constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
                                                      "tokenizer.model",
                                                      "spiece.model",
                                                      "chat_template.jinja",
-                                                     "chat_template.json"};
+                                                     "chat_template.json",
+                                                     "preprocessor_config.json"};
 constexpr int64_t kMaxCompanionBytes = 256 * kMiB;  // The largest tokenizer.json known is 33 MiB.
 constexpr size_t kMaxListed = 5;                    // Names in one message.
 

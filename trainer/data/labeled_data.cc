@@ -2,63 +2,16 @@
 #include "trainer/data/labeled_data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "gemini/files/safetensors_header.h"
 #include "gemini/system/status_macros.h"
-#include "nlohmann/json.hpp"
 
 namespace gemini::trainer {
-namespace {
-
-using Json = nlohmann::json;
-
-absl::StatusOr<std::vector<std::string>> NamesOf(const TokenRows& rows, int64_t num_labels) {
-  GEMINI_ASSIGN_OR_RETURN(const std::string text, rows.Metadata("names"));
-  std::vector<std::string> names;
-  if (text.empty()) return names;
-  const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (list.is_array() && static_cast<int64_t>(list.size()) == num_labels &&
-      std::ranges::all_of(list, [](const Json& name) { return name.is_string(); })) {
-    for (const Json& name : list) names.push_back(name.get<std::string>());
-    return names;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(rows.path(), ": its names are no JSON list of ",
-                                                 num_labels, " texts: prepare the data again"));
-}
-
-// Classes have no fraction.
-std::string AsText(float value) {
-  return std::abs(value) < 1e9F && value == std::trunc(value)
-             ? absl::StrCat(static_cast<int64_t>(value))
-             : absl::StrCat(value);
-}
-
-}  // namespace
-
 absl::StatusOr<LabeledData> LabeledData::Open(TokenRows opened) {
   LabeledData data(std::move(opened));
   const TokenRows& rows = data.rows_;
-  data.task_.kind = TaskKind::kSequenceClassification;
-  GEMINI_ASSIGN_OR_RETURN(const std::string problem, rows.Metadata("problem_type"));
-  const auto known = std::ranges::find(kProblemNames, absl::string_view(problem));
-  if (known == std::end(kProblemNames)) {
-    return absl::InvalidArgumentError(absl::StrCat(rows.path(), ": its problem_type is ",
-                                                   PrintableName(problem), ", expected one of ",
-                                                   absl::StrJoin(kProblemNames, ", ")));
-  }
-  data.task_.problem = static_cast<ProblemType>(known - std::begin(kProblemNames));
-  GEMINI_ASSIGN_OR_RETURN(data.task_.num_labels, rows.Number("num_labels", 1, kMostLabels));
-  GEMINI_ASSIGN_OR_RETURN(data.task_.names, NamesOf(rows, data.task_.num_labels));
-  const bool is_single = data.task_.problem == ProblemType::kSingleLabel;
-  GEMINI_ASSIGN_OR_RETURN(data.labels_,
-                          is_single ? rows.Find("labels", SafetensorsDtype::kI32, {rows.num_rows()})
-                                    : rows.Find("labels", SafetensorsDtype::kF32,
-                                                {rows.num_rows(), data.task_.num_labels}));
+  GEMINI_ASSIGN_OR_RETURN(data.labels_, RowLabels::Open(rows, rows.num_rows()));
   if (rows.reader().Find("types") != nullptr) {
     GEMINI_ASSIGN_OR_RETURN(data.types_, rows.FindLikeTokens("types", SafetensorsDtype::kU8));
   }
@@ -91,36 +44,7 @@ absl::Status LabeledData::Read(int64_t index, absl::Span<int64_t> tokens,
 
 absl::StatusOr<std::vector<float>> LabeledData::ReadLabels(int64_t index) const {
   GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index));
-  std::vector<float> values;
-  if (task_.problem == ProblemType::kSingleLabel) {
-    int32_t label = 0;
-    GEMINI_RETURN_IF_ERROR(ReadElements(rows_.reader(), labels_, index, absl::MakeSpan(&label, 1)));
-    values = {static_cast<float>(label)};  // Classes are few enough to be exact.
-  } else {
-    values.resize(static_cast<size_t>(task_.num_labels));
-    GEMINI_RETURN_IF_ERROR(
-        ReadElements(rows_.reader(), labels_, index * task_.num_labels, absl::MakeSpan(values)));
-  }
-  if (num_labels_ > 0) GEMINI_RETURN_IF_ERROR(CheckLabels(index, values));
-  return values;
-}
-
-absl::Status LabeledData::CheckLabels(int64_t row, absl::Span<const float> values) const {
-  for (const float value : values) {
-    const bool is_right = task_.problem == ProblemType::kSingleLabel
-                              ? value >= 0 && value < static_cast<float>(num_labels_)
-                          : task_.problem == ProblemType::kMultiLabel ? value == 0 || value == 1
-                                                                      : std::isfinite(value);
-    if (is_right) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(rows_.path(), ": row ", row, " has the label ", AsText(value), ", expected ",
-                     task_.problem == ProblemType::kSingleLabel
-                         ? absl::StrCat("one of the model's ", num_labels_, " labels, from 0 to ",
-                                        num_labels_ - 1)
-                     : task_.problem == ProblemType::kMultiLabel ? "0 or 1"
-                                                                 : "a number"));
-  }
-  return absl::OkStatus();
+  return labels_.Read(rows_, index);
 }
 
 absl::Status LabeledData::CheckTypes(int64_t first_row, absl::Span<const uint8_t> types) const {
@@ -153,7 +77,7 @@ absl::Status LabeledData::CheckDocuments(int64_t row, absl::Span<const int32_t> 
 }
 
 absl::Status LabeledData::CheckRows(const RowNeeds& needs) {
-  num_labels_ = needs.task.num_labels;
+  labels_.set_num_labels(needs.task.num_labels);
   num_token_types_ = std::max<int64_t>(needs.num_token_types, 1);
   const int64_t length = rows_.sequence_tokens();
   std::vector<uint8_t> types;

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of tokens that have labels: what tools/prepare_data.py makes of labeled texts. Each row is
 // one text, or a pair of them, with padding behind it.
-//     labels  I32 [rows]              of a single label: its class
-//             F32 [rows, num_labels]  of several labels 0 or 1, of a regression numbers
-//     types   U8 [rows, S]            of each token its type; missing where all are of type 0
-// stand beside the tensors of all rows (token_rows.h). The metadata say what the labels are:
-// "problem_type", as transformers names it, "num_labels", and "names", a JSON list, or nothing.
+//     types  U8 [rows, S]  of each token its type; missing where all are of type 0
+// stands beside the tensors of all rows (token_rows.h), and their labels (row_labels.h).
 // Blocks, Owner, Errors: as of TokenRows.
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "trainer/data/row_labels.h"
 #include "trainer/data/row_needs.h"
 #include "trainer/data/token_rows.h"
 
@@ -29,7 +26,7 @@ class LabeledData {
 
   const TokenRows& rows() const { return rows_; }
   // What the labels are.
-  const TaskSpec& task() const { return task_; }
+  const TaskSpec& task() const { return labels_.task(); }
   bool has_types() const { return types_.has_value(); }
 
   // Reads the tokens of row `index` (0 to num_rows - 1), and their types if there are some; both
@@ -46,19 +43,14 @@ class LabeledData {
  private:
   explicit LabeledData(TokenRows rows) : rows_(std::move(rows)) {}
 
-  // `values`: of one row.
-  absl::Status CheckLabels(int64_t row, absl::Span<const float> values) const;
   absl::Status CheckTypes(int64_t first_row, absl::Span<const uint8_t> types) const;
   absl::Status CheckDocuments(int64_t row, absl::Span<const int32_t> documents,
                               bool takes_padding) const;
 
   TokenRows rows_;
-  TaskSpec task_;
-  SafetensorsTensor labels_;
+  RowLabels labels_;
   std::optional<SafetensorsTensor> types_;
-  // What CheckRows was told that the model has; 0: it has not run.
-  int64_t num_labels_ = 0;
-  int64_t num_token_types_ = 0;
+  int64_t num_token_types_ = 0;  // Of the model, as CheckRows was told; 0: it has not run.
 };
 
 }  // namespace gemini::trainer

@@ -2,7 +2,9 @@
 // What a model can do with rows of data, against which all of them are held before a run begins.
 #pragma once
 #include <cstdint>
+#include <optional>
 
+#include "trainer/families/image_spec.h"
 #include "trainer/families/task_spec.h"
 
 namespace gemini::trainer {
@@ -11,6 +13,7 @@ struct RowNeeds {
   int64_t vocab_size = 0;
   int64_t num_token_types = 0;  // 0: the model knows no types.
   bool takes_padding = true;
+  std::optional<ImageSpec> image = {};  // A model of images has one.
   TaskSpec task = {};
 };
 

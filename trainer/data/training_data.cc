@@ -11,7 +11,12 @@ absl::StatusOr<TrainingData> TrainingData::Open(const std::string& path, int64_t
     GEMINI_ASSIGN_OR_RETURN(TokenData text, TokenData::Open(path, sequence_tokens));
     return TrainingData(std::move(text));
   }
-  GEMINI_ASSIGN_OR_RETURN(TokenRows rows, TokenRows::Open(path));
+  GEMINI_ASSIGN_OR_RETURN(RowFile file, RowFile::Open(path));
+  if (file.task() == TaskKind::kImageClassification) {
+    GEMINI_ASSIGN_OR_RETURN(ImageData images, ImageData::Open(std::move(file)));
+    return TrainingData(std::move(images));
+  }
+  GEMINI_ASSIGN_OR_RETURN(TokenRows rows, TokenRows::Open(std::move(file)));
   if (rows.task() == TaskKind::kSequenceClassification) {
     GEMINI_ASSIGN_OR_RETURN(LabeledData labeled, LabeledData::Open(std::move(rows)));
     return TrainingData(std::move(labeled));
@@ -32,11 +37,13 @@ const TokenRows* TrainingData::rows() const {
 }
 
 TaskSpec TrainingData::task() const {
+  if (images() != nullptr) return images()->task();
   if (labeled() != nullptr) return labeled()->task();
   return {.kind = rows() != nullptr ? rows()->task() : TaskKind::kCausal};
 }
 
 int64_t TrainingData::num_sequences() const {
+  if (images() != nullptr) return images()->num_rows();
   return rows() != nullptr ? rows()->num_rows() : text().num_sequences();
 }
 
@@ -50,6 +57,7 @@ absl::StatusOr<std::vector<int64_t>> TrainingData::ReadDocuments(int64_t index) 
 }
 
 absl::StatusOr<TokenFingerprint> TrainingData::Fingerprint() const {
+  if (images() != nullptr) return images()->Fingerprint();
   return rows() != nullptr ? rows()->Fingerprint() : text().Fingerprint();
 }
 
@@ -64,6 +72,7 @@ absl::Status TrainingData::CheckRows(const RowNeeds& needs, bool sees_padding) {
     has_documents_ = true;  // The head asks where a text ends.
     return absl::OkStatus();
   }
+  if (auto* const images = std::get_if<ImageData>(&file_)) return images->CheckRows(needs);
   return std::get<TokenData>(file_).CheckVocabulary(needs.vocab_size);
 }
 

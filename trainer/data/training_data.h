@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tokens that a run learns from or evaluates on, whichever kind of file they are in:
-//     FILE.safetensors  rows of which the answers are learned (example_data.h), or whose labels are
-//                       (labeled_data.h)
+// What a run learns from or evaluates on, whichever kind of file it is in:
+//     FILE.safetensors  rows of tokens of which the answers are learned (example_data.h), or whose
+//                       labels are (labeled_data.h), or images with labels (image_data.h)
 //     other names       one text, of which every token is learned (token_data.h)
 // Blocks, Owner, Errors: as of these.
 #pragma once
@@ -13,8 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "trainer/data/example_data.h"
+#include "trainer/data/image_data.h"
 #include "trainer/data/labeled_data.h"
 #include "trainer/data/row_needs.h"
 #include "trainer/data/token_data.h"
@@ -32,12 +34,17 @@ class TrainingData {
   static absl::StatusOr<TaskSpec> TaskOf(const std::string& path);
 
   TaskSpec task() const;
-  int64_t num_sequences() const;
-  int64_t sequence_tokens() const;
-  // The rows as rows with answers, or with labels of their own. Where both are null, they are those
-  // of a text: each token is its own label, and that of the first in a row is not predicted.
+  int64_t num_sequences() const;    // Or of images.
+  int64_t sequence_tokens() const;  // Of rows of tokens.
+  // What a run's speed counts, and how many of these a row has.
+  absl::string_view item_name() const { return images() != nullptr ? "images" : "tokens"; }
+  int64_t items_per_row() const { return images() != nullptr ? 1 : sequence_tokens(); }
+  // The rows as rows with answers, or with labels of their own, or as images. Where all are null,
+  // they are those of a text: each token is its own label, and that of the first in a row is not
+  // predicted.
   const ExampleData* examples() const { return std::get_if<ExampleData>(&file_); }
   const LabeledData* labeled() const { return std::get_if<LabeledData>(&file_); }
+  const ImageData* images() const { return std::get_if<ImageData>(&file_); }
   const TokenData& text() const { return std::get<TokenData>(file_); }
 
   // Whether a model has to know which documents a row has: there may be several, or padding that it
@@ -53,10 +60,10 @@ class TrainingData {
   absl::Status CheckRows(const RowNeeds& needs, bool sees_padding);
 
  private:
-  using File = std::variant<TokenData, ExampleData, LabeledData>;
+  using File = std::variant<TokenData, ExampleData, LabeledData, ImageData>;
   explicit TrainingData(File file) : file_(std::move(file)) {}
 
-  const TokenRows* rows() const;  // Null: a text.
+  const TokenRows* rows() const;  // Null: a text, or images.
 
   File file_;
   bool has_documents_ = false;

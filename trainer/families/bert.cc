@@ -48,7 +48,8 @@ ModelSpec MakeBertSpec(ConfigKeys& keys) {
 
   spec.head_bias = true;
   spec.head_transform = spec.feed_forward.activation;
-  spec.classifier = {.reads_last_token = false, .bias = true, .dropout = spec.residual_dropout};
+  spec.classifier = {
+      .input = ClassifierInput::kPooledFirstToken, .bias = true, .dropout = spec.residual_dropout};
   keys.Probability("classifier_dropout", spec.classifier->dropout);
 
   // A decoder would be causal.

@@ -80,6 +80,25 @@ void ConfigKeys::Sizes(const char* key, std::vector<int64_t>& values) {
   values = found->get<std::vector<int64_t>>();
 }
 
+void ConfigKeys::HeightAndWidth(const char* key, int64_t& height, int64_t& width) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  const auto is_size = [](const Json& part) {
+    return part.is_number_integer() && part >= Json(1) && part <= Json(kMaxSize);
+  };
+  if (is_size(*found)) {
+    height = width = found->get<int64_t>();
+    return;
+  }
+  if (!found->is_array() || found->size() != 2 || !std::ranges::all_of(*found, is_size)) {
+    return Refuse(key, *found,
+                  absl::StrCat("a whole number from 1 to ", kMaxSize,
+                               ", or a list of two, a height and a width"));
+  }
+  height = found->at(0).get<int64_t>();
+  width = found->at(1).get<int64_t>();
+}
+
 void ConfigKeys::Probability(const char* key, double& value) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;

@@ -44,6 +44,8 @@ class ConfigKeys {
   // Each reads the first of its keys that is there and not null, and else leaves the value alone.
   void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
   void Sizes(const char* key, std::vector<int64_t>& values);  // A list of sizes from 0 on.
+  // A size for both, or a list of a height and a width; each is 1 at least.
+  void HeightAndWidth(const char* key, int64_t& height, int64_t& width);
   // A list of `count` numbers above 0. INVALID_ARGUMENT if it is not there.
   void RequiredPositives(const char* key, size_t count, std::vector<double>& values);
   void Probability(const char* key, double& value);  // From 0 to below 1.

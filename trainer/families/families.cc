@@ -27,6 +27,7 @@ absl::Span<const Family> Families() {
       {"qwen3_moe",
        {"Qwen3MoeForCausalLM", "", "Qwen3MoeForSequenceClassification"},
        MakeQwen3MoeSpec},
+      {"vit", {"", "", "", "ViTForImageClassification"}, MakeVitSpec},
   };
   return kFamilies;
 }

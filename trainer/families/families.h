@@ -15,7 +15,7 @@ struct Family {
   absl::string_view model_type;  // As config.json has it.
   // By task (TaskKind): the class in transformers, for the key "architectures". It is empty where
   // the family has no such task. Each has one at least.
-  std::array<absl::string_view, 3> classes;
+  std::array<absl::string_view, 4> classes;
   // Returns the spec. A key that is left out has the default of the family's configuration class in
   // transformers. If keys.status() is not OK afterwards, the caller drops the spec.
   ModelSpec (*make_spec)(ConfigKeys& keys);
@@ -39,5 +39,6 @@ ModelSpec MakeQwen2Spec(ConfigKeys& keys);
 ModelSpec MakeQwen2MoeSpec(ConfigKeys& keys);
 ModelSpec MakeQwen3Spec(ConfigKeys& keys);
 ModelSpec MakeQwen3MoeSpec(ConfigKeys& keys);
+ModelSpec MakeVitSpec(ConfigKeys& keys);
 
 }  // namespace gemini::trainer

@@ -5,12 +5,14 @@
 // Names:  of layers, from the model's root: a layer "transformer.ln_f" has the tensors
 //         "transformer.ln_f.weight" and "transformer.ln_f.bias".
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trainer/families/image_spec.h"
 #include "trainer/families/task_spec.h"
 #include "trainer/families/weight_names.h"
 
@@ -199,6 +201,9 @@ struct LayerNames {
   std::string position_embedding = {};
   std::string type_embedding = {};
   std::string embedding_norm = {};
+  // Of images: what has the class token and the table, and below it the linear layer of patches.
+  std::string image_tokens = {};
+  std::string patches = {};
   std::string project_in = {};
   std::string blocks = {};  // Block i is "<blocks>.<i>".
   BlockNames block = {};
@@ -212,21 +217,29 @@ struct LayerNames {
   std::string classifier = {};
 };
 
+// What a classifier reads of a sequence.
+enum class ClassifierInput : uint8_t {
+  kLastToken,
+  kFirstToken,
+  // What a linear layer of the model's width with a bias, the pooler, and the hyperbolic tangent
+  // make of the first token.
+  kPooledFirstToken,
+};
+
 // The head of a classification: a linear layer that reads one token of each sequence.
 struct ClassifierSpec {
-  // It reads the last token. If false, it reads what the pooler makes of the first: a linear layer
-  // of the model's width with a bias, and the hyperbolic tangent.
-  bool reads_last_token = true;
+  ClassifierInput input = ClassifierInput::kLastToken;
   bool bias = false;
   double dropout = 0;  // Of what it reads.
 };
 
-// All sizes are >= 1.
+// All sizes are >= 1, but that a model of images has no vocabulary.
 struct ModelSpec {
   int64_t vocab_size = 0;
   int64_t max_sequence = 0;  // Positions that a sequence may have.
   int64_t width = 0;         // Elements of a token in a block's input and output.
   int64_t num_blocks = 0;
+  std::optional<ImageSpec> image = {};  // Empty: the model reads tokens.
   // The width of the token embedding. Where it is not `width`, a linear layer without a bias leads
   // from it to that, and another one from the last block's output back.
   int64_t embedding_width = 0;
@@ -264,6 +277,11 @@ struct ModelSpec {
   LayerNames layers = {};
   WeightNames files = {};
 
+  // Positions of a sequence whose length nobody gives: those of an image, or at most 1,024, for
+  // more is rarely meant and costs memory squared.
+  int64_t default_sequence() const {
+    return image.has_value() ? max_sequence : std::min<int64_t>(max_sequence, 1024);
+  }
   bool has_projections() const { return embedding_width != width; }
   // Whether backward needs parameters of the embeddings again: a table is not needed.
   bool embeddings_need_values() const { return has_projections() || embedding_norm; }

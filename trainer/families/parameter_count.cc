@@ -61,7 +61,9 @@ int64_t NormsOf(BlockOrder order) {
 Count Head(const ModelSpec& spec) {
   const Count width = spec.embedding_width;
   if (!spec.task.predicts_tokens()) {
-    const Count pooler = spec.classifier->reads_last_token ? 0 : Linear(width, width, true);
+    const Count pooler = spec.classifier->input == ClassifierInput::kPooledFirstToken
+                             ? Linear(width, width, true)
+                             : 0;
     return pooler + Linear(width, spec.task.num_labels, spec.classifier->bias);
   }
   Count sum = spec.tied_head ? Count(0) : width * spec.vocab_size;
@@ -77,6 +79,10 @@ Count Head(const ModelSpec& spec) {
 int64_t NumParameters(const ModelSpec& spec) {
   const Count embedding_width = spec.embedding_width;
   Count sum = spec.vocab_size * embedding_width;
+  if (spec.image.has_value()) {
+    sum += Linear(spec.image->patch_elements(), spec.width, /*bias=*/true);
+    sum += Count(1 + spec.max_sequence) * spec.width;  // The class token, and the table.
+  }
   if (spec.positions.has_value()) sum += Count(spec.positions->rows) * spec.width;
   sum += Count(spec.num_token_types) * spec.width;
   if (spec.embedding_norm) sum += Norm(spec.norm, spec.width);

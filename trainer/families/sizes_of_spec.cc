@@ -80,6 +80,10 @@ policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence) {
   sizes.head_parameters = spec.task.predicts_tokens()
                               ? sizes.embedding_parameters
                               : Count(spec.task.num_labels) * Count(spec.embedding_width);
+  if (spec.image.has_value()) {
+    sizes.embedding_parameters +=
+        Count(spec.image->patch_elements() + spec.max_sequence) * sizes.width;
+  }
   if (spec.positions.has_value()) {
     sizes.embedding_parameters += Count(spec.positions->rows) * sizes.width;
   }

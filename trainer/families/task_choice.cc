@@ -115,8 +115,9 @@ absl::StatusOr<TaskChoice> ChooseTask(const Json& config, absl::string_view wher
   const bool says_labels = config.contains("id2label") || config.contains("num_labels");
   const bool is_of_another = !architecture.empty();
   if (choice.is_new && wish.labels.has_value() && (is_of_another || !says_labels)) {
+    const TaskKind kind = choice.task.kind;
     choice.task = *wish.labels;
-    choice.task.kind = TaskKind::kSequenceClassification;
+    choice.task.kind = kind;
     return choice;
   }
   GEMINI_RETURN_IF_ERROR(ReadLabels(config, where, choice.task));

@@ -14,17 +14,19 @@ enum class TaskKind : uint8_t {
   kCausal,                  // Each token is predicted from those before it.
   kMasked,                  // Some tokens are hidden, and predicted from all others.
   kSequenceClassification,  // A sequence has labels.
+  kImageClassification,     // An image has labels.
 };
 
-// What the labels of a sequence are. The loss of each is that of transformers, which names them so
-// in the key "problem_type" of config.json.
+// What the labels of a sequence or of an image are. The loss of each is that of transformers, which
+// names them so in the key "problem_type" of config.json.
 enum class ProblemType : uint8_t {
   kSingleLabel,  // One of num_labels classes: cross entropy.
   kMultiLabel,   // Any of them: binary cross entropy of each.
   kRegression,   // num_labels numbers: the mean squared error.
 };
 
-inline constexpr absl::string_view kTaskNames[] = {"causal", "masked", "sequence-classification"};
+inline constexpr absl::string_view kTaskNames[] = {"causal", "masked", "sequence-classification",
+                                                   "image-classification"};
 inline constexpr absl::string_view kProblemNames[] = {"single_label_classification",
                                                       "multi_label_classification", "regression"};
 
@@ -40,7 +42,7 @@ struct TaskSpec {
   int64_t num_labels = 0;
   std::vector<std::string> names = {};  // One a label; empty where nobody named them.
 
-  bool predicts_tokens() const { return kind != TaskKind::kSequenceClassification; }
+  bool predicts_tokens() const { return kind == TaskKind::kCausal || kind == TaskKind::kMasked; }
   bool operator==(const TaskSpec&) const = default;
 };
 

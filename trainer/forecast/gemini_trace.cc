@@ -3,7 +3,6 @@
 // Reads requests from standard input to its end, and writes a reply for each
 // (trainer/forecast/trace_exchange.h). It is a program of its own because it needs Torch, which
 // takes a fifth of a second and 120 MB to load. Exit status: 0 done; 1 an error; 2 a wrong flag.
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -20,14 +19,11 @@
 namespace gemini::trainer {
 namespace {
 
-// Positions that a request without a sequence takes at most, as gemini-train does.
-constexpr int64_t kDefaultSequence = 1024;
-
 std::string ReplyTo(const std::string& line, const HfConfig& config, const std::string& model) {
   absl::StatusOr<TraceRequest> request = ParseRequest(line);
   if (!request.ok()) return EncodeReply(request.status());
   RoundShape& round = request->round;
-  if (round.sequence == 0) round.sequence = std::min(config.spec.max_sequence, kDefaultSequence);
+  if (round.sequence == 0) round.sequence = config.spec.default_sequence();
   absl::StatusOr<NamedTrace> made = TraceStep(config.spec, round, request->rate);
   if (!made.ok()) return EncodeReply(made.status());
   return EncodeReply({model, *request, *std::move(made)});

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/meta_kernels.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "ATen/Parallel.h"
 #include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty.h"
@@ -106,15 +108,36 @@ Three LayerNormBackward(const Tensor& /*grad*/, const Tensor& input,
           wanted[2] && bias.has_value() ? ContiguousLike(*bias) : Tensor()};
 }
 
+// Allocates, and frees again, what fused attention of these heads [batch, heads, rows, head size]
+// takes beside its results: for each thread, scores of a tile of rows and keys in fp32, and in 16
+// bits once more. Source: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp of Torch 2.11.
+void TakeAttentionScratch(const Tensor& query, const Tensor& key, bool is_backward) {
+  const int64_t rows = query.size(2);
+  const int64_t tile_rows = std::min<int64_t>(rows, rows >= 768 ? 256 : rows >= 192 ? 64 : 32);
+  const int64_t tile = tile_rows * std::min<int64_t>(key.size(2), 512);
+  const int64_t count = is_backward ? 2 * tile : tile;
+  // Forward also keeps the largest score and the sum of each row, and its result in fp32.
+  const int64_t beside = is_backward ? tile_rows : tile_rows * (2 + query.size(3));
+  const int64_t threads = at::get_num_threads();
+  const bool is_fp64 = query.scalar_type() == at::kDouble;
+  const Tensor sums = at::empty({threads, count + beside},
+                                is_fp64 ? query.options() : query.options().dtype(at::kFloat));
+  const bool in_16_bits = query.element_size() == 2;
+  const Tensor rounded = at::empty({in_16_bits ? threads : 0, count}, query.options());
+}
+
 // Returns the output, which lies as the query does, and the logarithm of each row's sum.
-std::tuple<Tensor, Tensor> FlashAttention(const Tensor& query, const Tensor& /*key*/,
+std::tuple<Tensor, Tensor> FlashAttention(const Tensor& query, const Tensor& key,
                                           const Tensor& /*value*/, double /*dropout*/,
                                           bool /*is_causal*/, const std::optional<Tensor>& /*mask*/,
                                           std::optional<double> /*scale*/) {
   const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2);
   const auto sums =
       query.scalar_type() == at::kDouble ? query.options() : query.options().dtype(at::kFloat);
-  return {at::empty_like(query), at::empty({batch, rows, heads}, sums).transpose(1, 2)};
+  std::tuple<Tensor, Tensor> results = {at::empty_like(query),
+                                        at::empty({batch, rows, heads}, sums).transpose(1, 2)};
+  TakeAttentionScratch(query, key, /*is_backward=*/false);
+  return results;
 }
 
 Three FlashAttentionBackward(const Tensor& /*grad*/, const Tensor& query, const Tensor& key,
@@ -125,7 +148,9 @@ Three FlashAttentionBackward(const Tensor& /*grad*/, const Tensor& query, const 
   const auto like = [](const Tensor& x) {
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
-  return {like(query), like(key), like(value)};
+  Three results = {like(query), like(key), like(value)};
+  TakeAttentionScratch(query, key, /*is_backward=*/true);
+  return results;
 }
 
 }  // namespace

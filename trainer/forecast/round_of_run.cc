@@ -21,7 +21,7 @@ RoundShape RoundOf(const RunConfig& config) {
 }
 
 int64_t VocabularyBlocks(const ModelSpec& spec, const RoundShape& round, int64_t device_bytes) {
-  if (IsLayerWise(round.optimizer)) return 1;
+  if (IsLayerWise(round.optimizer) || spec.vocab_size == 0) return 1;
   return NumBlocksFor(CutIntoPieces(spec.vocab_size, spec.embedding_width, round.on_cpu),
                       round.element, device_bytes);
 }

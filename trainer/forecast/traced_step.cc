@@ -336,6 +336,11 @@ absl::Status CheckRound(const ModelSpec& spec, const RoundShape& round, const Co
                                                    " tokens: the model has ", spec.max_sequence,
                                                    " positions"));
   }
+  if (spec.image.has_value() && round.sequence != spec.max_sequence) {
+    return absl::InvalidArgumentError(absl::StrCat("a sequence of ", round.sequence,
+                                                   " tokens: an image of the model's has ",
+                                                   spec.max_sequence));
+  }
   if (!(rate.flops_per_second > 0 && rate.memory_bytes_per_second > 0 && rate.kernel_ns >= 0 &&
         rate.kernel_ns <= kMaxKernelNs)) {
     return absl::InvalidArgumentError(
@@ -362,15 +367,25 @@ SharedDocuments DocumentsOf(const RoundShape& round) {
   return std::make_shared<RowDocuments>(std::move(documents));
 }
 
+torch::Tensor InputsOf(const ModelSpec& spec, const RoundShape& round) {
+  if (!spec.image.has_value()) {
+    return at::empty({round.batch, round.sequence},
+                     torch::dtype(torch::kInt64).device(torch::kMeta));
+  }
+  const ImageSpec& image = *spec.image;
+  return at::empty({round.batch, image.channels, image.height, image.width},
+                   torch::dtype(torch::kFloat32).device(torch::kMeta));
+}
+
 // As trainer/run/training_loop.cc does.
-void RunMicroBatch(const TaskSpec& task, StagedModel& model, const RoundShape& round,
+void RunMicroBatch(const ModelSpec& spec, StagedModel& model, const RoundShape& round,
                    StepRecorder& recorder) {
   recorder.set_backward(false);
-  const torch::Tensor tokens =
-      at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
-  const BatchLoss loss = model.Losses(
-      {.tokens = tokens, .labels = Labels::OfTask(task, tokens), .documents = DocumentsOf(round)},
-      LossFactors());
+  const torch::Tensor inputs = InputsOf(spec, round);
+  const BatchLoss loss = model.Losses({.inputs = inputs,
+                                       .labels = Labels::OfTask(spec.task, inputs),
+                                       .documents = DocumentsOf(round)},
+                                      LossFactors());
   if (!round.train) return;
   recorder.set_backward(true);
   loss.Backward(LossFactors());
@@ -410,7 +425,7 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
                                        .scopes({at::RecordScope::FUNCTION}));
     const absl::Cleanup stop = [&] { at::removeCallback(callbacks); };
     for (int64_t i = 0; i < round.micro_batches; ++i) {
-      RunMicroBatch(spec.task, *model, round, recorder);
+      RunMicroBatch(spec, *model, round, recorder);
       GEMINI_RETURN_IF_ERROR(recorder.status());
       if (recorder.num_positions() > kMaxPositions) return TooManyOperators();
     }

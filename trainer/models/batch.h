@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of rows, as a model takes it: what it reads, and what it is to predict.
+// A batch of rows or of images, as a model takes it: what it reads, and what it is to predict.
 #pragma once
 #include <cstdint>
 
@@ -25,16 +25,16 @@ struct Labels {
   static Labels AllOf(const torch::Tensor& tokens) {
     return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
   }
-  // Returns some of a task's shape on the tokens' device, all of which are predicted. Their values
-  // mean nothing.
-  static Labels OfTask(const TaskSpec& task, const torch::Tensor& tokens) {
-    if (task.kind == TaskKind::kCausal) return AllOf(tokens);
-    if (task.kind == TaskKind::kMasked) return {tokens, tokens.numel()};
-    const int64_t rows = tokens.size(0);
+  // Returns some of a task's shape for these inputs of a batch, on their device, all of which are
+  // predicted. Their values mean nothing.
+  static Labels OfTask(const TaskSpec& task, const torch::Tensor& inputs) {
+    if (task.kind == TaskKind::kCausal) return AllOf(inputs);
+    if (task.kind == TaskKind::kMasked) return {inputs, inputs.numel()};
+    const int64_t rows = inputs.size(0);
     if (task.problem == ProblemType::kSingleLabel) {
-      return {at::zeros({rows}, tokens.options()), rows};
+      return {at::zeros({rows}, inputs.options().dtype(torch::kInt64)), rows};
     }
-    return {at::zeros({rows, task.num_labels}, tokens.options().dtype(torch::kFloat32)),
+    return {at::zeros({rows, task.num_labels}, inputs.options().dtype(torch::kFloat32)),
             rows * task.num_labels};
   }
   // Returns those of the first `rows` rows: nothing of the others is predicted.
@@ -47,11 +47,13 @@ struct Labels {
   }
 };
 
-struct TokenBatch {
-  torch::Tensor tokens;  // int64 [batch, sequence].
+struct Batch {
+  // Tokens, int64 [batch, sequence], or of a model of images pixels, fp32 [batch, channels, height,
+  // width].
+  torch::Tensor inputs;
   Labels labels = {};
   SharedDocuments documents = {};  // The rows have these.
-  torch::Tensor types = {};  // As tokens, of each its type; undefined where all are of type 0.
+  torch::Tensor types = {};        // Of each token its type; undefined where all are of type 0.
 };
 
 }  // namespace gemini::trainer

@@ -43,7 +43,7 @@ ClassifierHead::ClassifierHead(torch::nn::Module& root, const ModelSpec& spec, L
       site_(site),
       whole_sequences_(layers.WholeSequences()) {
   const int64_t width = spec.embedding_width;
-  if (!spec_.reads_last_token) {
+  if (spec_.input == ClassifierInput::kPooledFirstToken) {
     pooler_ =
         AddModule(root, spec.layers.pooler,
                   layers.Linear({.in = width, .out = width, .bias = true}, Role::kOfSequence));
@@ -63,7 +63,7 @@ Tensor ClassifierHead::TokensRead(const HeadInput& input) const {
     if (input.documents != nullptr) {
       last = input.documents->lengths[static_cast<size_t>(row)].front() - 1;
     }
-    place[row] = row * sequence + (spec_.reads_last_token ? last : 0);
+    place[row] = row * sequence + (spec_.input == ClassifierInput::kLastToken ? last : 0);
   }
   return hidden.reshape({rows * sequence, -1}).index_select(0, places.to(hidden.device()));
 }

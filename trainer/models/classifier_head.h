@@ -33,7 +33,7 @@ class ClassifierHead : public TaskHead {
   const int64_t num_labels_;
   const int64_t site_;
   std::shared_ptr<Layer> whole_sequences_;  // Null where hidden states are those of all tokens.
-  std::shared_ptr<Layer> pooler_;           // Null where the last token is read.
+  std::shared_ptr<Layer> pooler_;           // Null without one.
   std::shared_ptr<Layer> classifier_;
 };
 

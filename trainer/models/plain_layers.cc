@@ -15,6 +15,7 @@
 #include "ATen/ops/rms_norm.h"
 #include "trainer/models/attention.h"
 #include "trainer/models/head_loss.h"
+#include "trainer/models/image_layers.h"
 #include "trainer/models/vocabulary_table.h"
 
 namespace gemini::trainer {
@@ -217,6 +218,14 @@ std::shared_ptr<VocabularyTable> PlainLayers::TokenEmbedding(int64_t vocabulary,
 
 std::shared_ptr<Layer> PlainLayers::PositionEmbedding(int64_t rows, int64_t width) {
   return std::make_shared<PlainPositions>(rows, width, options_);
+}
+
+std::shared_ptr<Layer> PlainLayers::Patches(const ImageSpec& image, int64_t width) {
+  return std::make_shared<PatchLayer>(image, width, options_);
+}
+
+std::shared_ptr<Layer> PlainLayers::ImageTokens(const ImageSpec& image, int64_t width) {
+  return std::make_shared<ImageTokenLayer>(image, width, options_);
 }
 
 std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {

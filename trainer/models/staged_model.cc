@@ -15,24 +15,24 @@ namespace gemini::trainer {
 BatchLoss StagedModel::Losses(const torch::Tensor& tokens, const Labels& labels,
                               const LossFactors& factors) {
   BatchContext context;
-  Stream last = EmbedAndForward({.tokens = tokens}, context);
+  Stream last = EmbedAndForward({.inputs = tokens}, context);
   return LossOf(std::move(last), context, labels, factors);
 }
 
-BatchLoss StagedModel::Losses(const TokenBatch& batch, const LossFactors& factors) {
+BatchLoss StagedModel::Losses(const Batch& batch, const LossFactors& factors) {
   set_documents(batch.documents);
   BatchContext context;
   Stream last = EmbedAndForward(batch, context);
   return LossOf(std::move(last), context, batch.labels, factors);
 }
 
-torch::Tensor StagedModel::Forward(const TokenBatch& batch) {
+torch::Tensor StagedModel::Forward(const Batch& batch) {
   BatchContext context;
   const Stream last = EmbedAndForward(batch, context);
   return Head(last.hidden, context);
 }
 
-Stream StagedModel::EmbedAndForward(const TokenBatch& batch, BatchContext& context) {
+Stream StagedModel::EmbedAndForward(const Batch& batch, BatchContext& context) {
   Stream stream = {.hidden = Embed(batch)};
   context = ContextOf(stream.hidden);
   return ForwardBlocks(std::move(stream), context, 0, blocks_.size());

@@ -37,7 +37,7 @@ class StagedModel : public torch::nn::Module {
   // follow; Head maps the hidden tensor of the last block to logits. In place of them LossOf gives
   // the loss, with which backward costs the least if it is told its factors. Both take the batch's
   // context, for they may run when another batch has begun.
-  virtual torch::Tensor Embed(const TokenBatch& batch) = 0;
+  virtual torch::Tensor Embed(const Batch& batch) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) = 0;
   virtual BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
@@ -65,15 +65,15 @@ class StagedModel : public torch::nn::Module {
   // Returns the logits of the task's head (trainer/models/task_head.h) for tokens [batch, sequence]
   // int64, each in [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode
   // only.
-  torch::Tensor Forward(const torch::Tensor& tokens) { return Forward({.tokens = tokens}); }
+  torch::Tensor Forward(const torch::Tensor& tokens) { return Forward({.inputs = tokens}); }
   // The same of a batch with types, without its documents, which are those that are set.
-  torch::Tensor Forward(const TokenBatch& batch);
+  torch::Tensor Forward(const Batch& batch);
 
   // Returns the loss of transformers, without logits for all tokens. `factors`: what backward will
   // be given.
   BatchLoss Losses(const torch::Tensor& tokens, const Labels& labels, const LossFactors& factors);
   // The same of a batch with its documents, which are set.
-  BatchLoss Losses(const TokenBatch& batch, const LossFactors& factors);
+  BatchLoss Losses(const Batch& batch, const LossFactors& factors);
   // The same, with labels equal to the inputs.
   BatchLoss Losses(const torch::Tensor& tokens, const LossFactors& factors) {
     return Losses(tokens, Labels::AllOf(tokens), factors);
@@ -108,7 +108,7 @@ class StagedModel : public torch::nn::Module {
 
  private:
   // Returns what leaves the last block, and sets `context` to that of the batch.
-  Stream EmbedAndForward(const TokenBatch& batch, BatchContext& context);
+  Stream EmbedAndForward(const Batch& batch, BatchContext& context);
 
   bool recompute_ = false;
   DropoutDraw dropout_draw_;

@@ -274,9 +274,15 @@ class TransformerBlock : public Block {
 Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
     : spec_(spec), part_(layers.hidden_part()) {
   const LayerNames& names = spec.layers;
-  token_embedding_ =
-      AddModule(*this, names.token_embedding,
-                layers.TokenEmbedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
+  if (spec.image.has_value()) {
+    image_tokens_ =
+        AddModule(*this, names.image_tokens, layers.ImageTokens(*spec.image, spec.width));
+    patches_ = AddModule(*this, names.patches, layers.Patches(*spec.image, spec.width));
+  } else {
+    token_embedding_ =
+        AddModule(*this, names.token_embedding,
+                  layers.TokenEmbedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
+  }
   if (spec.num_token_types > 0) {
     type_embedding_ = AddModule(*this, names.type_embedding,
                                 layers.PositionEmbedding(spec.num_token_types, spec.width));
@@ -303,7 +309,7 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
     project_out_ = AddModule(*this, names.project_out,
                              layers.Linear({spec.width, spec.embedding_width}, Role::kProjectOut));
   }
-  if (spec.task.kind == TaskKind::kSequenceClassification) {
+  if (!spec.task.predicts_tokens()) {
     head_ = std::make_unique<ClassifierHead>(*this, spec, layers, SiteOfHead(spec));
     return;
   }
@@ -325,8 +331,20 @@ torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
   return spec_.positions->for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
 }
 
-torch::Tensor Transformer::Embed(const TokenBatch& batch) {
-  const torch::Tensor& tokens = batch.tokens;
+torch::Tensor Transformer::Embed(const Batch& batch) {
+  const bool are_images = spec_.image.has_value();
+  const int64_t sequence = are_images ? spec_.max_sequence : batch.inputs.size(1);
+  const torch::Tensor embedded = are_images ? EmbedImages(batch.inputs) : EmbedTokens(batch);
+  return DropFromPart(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout), part_,
+                      sequence);
+}
+
+torch::Tensor Transformer::EmbedImages(const torch::Tensor& pixels) {
+  return image_tokens_->Forward(patches_->Forward(pixels));
+}
+
+torch::Tensor Transformer::EmbedTokens(const Batch& batch) {
+  const torch::Tensor& tokens = batch.inputs;
   // One after the other: the order of first use is the order of the parameters.
   torch::Tensor embedded = token_embedding_->Forward(tokens);
   if (spec_.embedding_scale != 1) {
@@ -341,10 +359,8 @@ torch::Tensor Transformer::Embed(const TokenBatch& batch) {
   if (position_embedding_) placed = position_embedding_->Forward(PositionRows(tokens));
   if (project_in_) embedded = project_in_->Forward(embedded);
   if (position_embedding_) embedded = embedded + placed;
-  placed.reset();  // Before norm and dropout take memory.
-  if (embedding_norm_) embedded = embedding_norm_->Forward(embedded);
-  return DropFromPart(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout), part_,
-                      tokens.size(1));
+  placed.reset();  // Before the norm takes memory.
+  return embedding_norm_ ? embedding_norm_->Forward(embedded) : embedded;
 }
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {

@@ -19,13 +19,16 @@ class Transformer : public StagedModel {
  public:
   // Asks `layers` for the layers, and does not keep it. Throws c10::Error.
   Transformer(const ModelSpec& spec, LayerSet& layers);
-  torch::Tensor Embed(const TokenBatch& batch) override;
+  torch::Tensor Embed(const Batch& batch) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) override;
   BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
                    const LossFactors& factors) override;
 
  private:
+  // The tokens of a batch, whose embeddings are looked up, or those of images. Neither has dropout.
+  torch::Tensor EmbedTokens(const Batch& batch);
+  torch::Tensor EmbedImages(const torch::Tensor& pixels);
   // Returns what the head takes, for the output of the last block.
   HeadInput Finish(torch::Tensor hidden, const BatchContext& context) const;
   // Returns the rows of the position table for tokens [batch, sequence], as int64. The table must
@@ -35,6 +38,9 @@ class Transformer : public StagedModel {
 
   const ModelSpec spec_;
   const HiddenPart part_;
+  // These two make tokens of images, and the tables below are those of tokens. Null for the other.
+  std::shared_ptr<Layer> patches_;
+  std::shared_ptr<Layer> image_tokens_;
   std::shared_ptr<VocabularyTable> token_embedding_;
   std::shared_ptr<Layer> type_embedding_;  // Null without a table, as the next.
   std::shared_ptr<Layer> position_embedding_;

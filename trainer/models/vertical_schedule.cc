@@ -46,7 +46,7 @@ void Backward(const Stream& output, const Stream& gradients) {
 }  // namespace
 
 absl::StatusOr<std::vector<LossValues>> RunVertically(
-    StagedModel& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
+    StagedModel& model, absl::Span<const Batch> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
     const LossFactors& factors) {
   const at::AutoGradMode with_graph(true);
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   DropoutDraw draw = model.dropout_draw();
   model.BeginMicroBatches(static_cast<int64_t>(count));
   model.HoldStage(0);
-  for (const TokenBatch& batch : micro_batches) {
+  for (const Batch& batch : micro_batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
     model.set_documents(batch.documents);

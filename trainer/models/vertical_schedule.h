@@ -25,7 +25,7 @@ namespace gemini::trainer {
 // total before its backward; a status that is not OK ends the run. The first micro-batch draws the
 // model's dropout_draw(), each further one that of the next number; the model is left at the last.
 absl::StatusOr<std::vector<LossValues>> RunVertically(
-    StagedModel& model, absl::Span<const TokenBatch> micro_batches, ActivationStore& activations,
+    StagedModel& model, absl::Span<const Batch> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
     const LossFactors& factors);
 

@@ -206,7 +206,7 @@ void GatheredModel::train(bool on) {
   whole_->train(on);
 }
 
-torch::Tensor GatheredModel::Embed(const TokenBatch& batch) {
+torch::Tensor GatheredModel::Embed(const Batch& batch) {
   if (not_embedded_ == 0) Begin(1, /*by_stages=*/false);
   --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());

@@ -58,7 +58,8 @@ absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
   std::string key;
   if (grid.num_ranks() > 1 && grid.mode() != policies::TensorMode::k1d) {
     key = absl::StrCat("--tensor ", policies::TensorModeName(grid.mode()));
-  } else if (sharing != SequenceSharing::kNone && sharing != SequenceSharing::kMegatron) {
+  } else if (sharing != SequenceSharing::kNone &&
+             (sharing != SequenceSharing::kMegatron || spec.image.has_value())) {
     key = absl::StrCat("--sequence-parallel ", SequenceSharingName(sharing));
   }
   if (key.empty()) return absl::OkStatus();

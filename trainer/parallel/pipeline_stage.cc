@@ -104,23 +104,25 @@ int64_t PipelineStage::TagOf(Kind kind, int64_t from_stage, int64_t micro_batch)
   return (way * stages + from_stage) * tags + micro_batch % tags;
 }
 
-void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& tokens) {
+void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& inputs) {
   const std::optional<int64_t> from = SenderFor(task);
   if (!from.has_value()) return;
   const HiddenPart& part = model_.hidden_part();
   // Gradients are those of what this stage has sent forward.
   const bool is_forward = task.kind == Kind::kForward;
   const bool has_sums = HasRouterSums(is_forward ? *from : StageOf(task));
+  const ModelSpec& spec = model_.spec();
+  const int64_t sequence = spec.image.has_value() ? spec.max_sequence : inputs.size(1);
   Transfer& transfer = receiving_.emplace_back();
   transfer.place = model_.place().stages.RankOf(*from);
   transfer.site = SiteOf(task.kind);
   transfer.tensors.push_back(
-      at::empty({tokens.size(0) / part.sequences.count, tokens.size(1) / part.tokens.count,
-                 model_.spec().width / part.width.count},
+      at::empty({inputs.size(0) / part.sequences.count, sequence / part.tokens.count,
+                 spec.width / part.width.count},
                 hidden_options_));
   if (has_sums) {
     transfer.tensors.push_back(
-        at::empty({2, model_.spec().experts->count}, hidden_options_.dtype(torch::kFloat32)));
+        at::empty({2, spec.experts->count}, hidden_options_.dtype(torch::kFloat32)));
   }
   for (const Tensor& tensor : transfer.tensors) {
     transfer.work.push_back(communicator_.Receive(
@@ -169,7 +171,7 @@ void PipelineStage::DropSent(bool waits) {
   }
 }
 
-Stream PipelineStage::RunBlocks(int64_t stage, const TokenBatch& batch, Stream input,
+Stream PipelineStage::RunBlocks(int64_t stage, const Batch& batch, Stream input,
                                 BatchContext& context) {
   model_.set_documents(batch.documents);
   if (stage == 0) input.hidden = model_.Embed(batch);
@@ -182,7 +184,7 @@ Stream PipelineStage::RunBlocks(int64_t stage, const TokenBatch& batch, Stream i
 absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& step,
                                        std::vector<LossValues>& losses) {
   const int64_t stage = StageOf(task);
-  const TokenBatch& batch = step.batches[static_cast<size_t>(task.micro_batch)];
+  const Batch& batch = step.batches[static_cast<size_t>(task.micro_batch)];
   Kept& kept =
       kept_[static_cast<size_t>(task.chunk)][static_cast<size_t>(task.micro_batch)].emplace();
   most_live_ = std::max(most_live_, ++num_live_);
@@ -239,9 +241,9 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
   run_tasks_.clear();
   num_live_ = most_live_ = 0;
   model_.BeginMicroBatches(micro_batches_);
-  BeginReceive(tasks_.front(), step.batches.front().tokens);
+  BeginReceive(tasks_.front(), step.batches.front().inputs);
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    if (i + 1 < tasks_.size()) BeginReceive(tasks_[i + 1], step.batches.front().tokens);
+    if (i + 1 < tasks_.size()) BeginReceive(tasks_[i + 1], step.batches.front().inputs);
     if (tasks_[i].kind == Kind::kForward) {
       GEMINI_RETURN_IF_ERROR(RunForward(tasks_[i], step, losses));
     } else {
@@ -255,12 +257,12 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
   return losses;
 }
 
-LossValues PipelineStage::Evaluate(const TokenBatch& batch) {
+LossValues PipelineStage::Evaluate(const Batch& batch) {
   LossValues loss;
   model_.BeginMicroBatches(1);
   for (int64_t chunk = 0; chunk < model_.place().stages.num_chunks(); ++chunk) {
     const PipelineTask task = {.kind = Kind::kForward, .chunk = static_cast<int>(chunk)};
-    BeginReceive(task, batch.tokens);
+    BeginReceive(task, batch.inputs);
     const int64_t stage = StageOf(task);
     BatchContext context;
     Stream output = RunBlocks(stage, batch, stage > 0 ? TakeReceived() : Stream(), context);

@@ -53,7 +53,7 @@ class PipelineStage {
 
   // What a step needs to know of its micro-batches.
   struct Step {
-    absl::Span<const TokenBatch> batches;  // There is one for each, all of one size.
+    absl::Span<const Batch> batches;  // There is one for each, all of one size.
     LossFactors factors;
     absl::FunctionRef<DropoutDraw(int64_t micro_batch)> draw_of;
     // An error ends the step here, and other ranks wait.
@@ -63,7 +63,7 @@ class PipelineStage {
   // it. Returns the losses of the micro-batches in the last rank, and nothing in the others.
   absl::StatusOr<std::vector<LossValues>> Run(const Step& step);
   // Returns the loss of a batch in the last rank; in the others it says nothing. Grad mode is off.
-  LossValues Evaluate(const TokenBatch& batch);
+  LossValues Evaluate(const Batch& batch);
 
   // The tasks of a step, and those that the last Run has run.
   const std::vector<policies::PipelineTask>& tasks() const { return tasks_; }
@@ -108,7 +108,7 @@ class PipelineStage {
   // Drops what has arrived; waits for all that is left if `waits`.
   void DropSent(bool waits);
   // Runs the blocks of a stage for what enters it, and sets `context` to that of the batch.
-  Stream RunBlocks(int64_t stage, const TokenBatch& batch, Stream input, BatchContext& context);
+  Stream RunBlocks(int64_t stage, const Batch& batch, Stream input, BatchContext& context);
   absl::Status RunForward(const policies::PipelineTask& task, const Step& step,
                           std::vector<LossValues>& losses);
   void RunBackward(const policies::PipelineTask& task, const Step& step);

@@ -39,7 +39,7 @@ std::string DoNotDivide(const char* what, int64_t count, int64_t num_parts) {
 
 std::string LeavesAPartWithoutRows(int64_t vocabulary, int64_t num_parts) {
   const int64_t rows = (vocabulary + num_parts - 1) / num_parts;
-  if (rows * (num_parts - 1) < vocabulary) return "";
+  if (vocabulary == 0 || rows * (num_parts - 1) < vocabulary) return "";
   return absl::StrCat("its vocabulary of ", vocabulary, " leaves the last rank without a row");
 }
 

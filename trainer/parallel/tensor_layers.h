@@ -4,7 +4,9 @@
 // ranks. Its backward gives a rank the gradients of the parameters that it has, of its tokens: only
 // ranks that have the same parameters and other tokens are left to add theirs.
 #pragma once
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -22,6 +24,14 @@ class TensorLayers : public LayerSet {
     const auto found = boxes_.find(parameter.unsafeGetTensorImpl());
     TORCH_CHECK(found != boxes_.end(), "a parameter that is neither divided nor whole");
     return found->second;
+  }
+
+  // Lines of ranks alone make tokens of images: CheckLayout refuses other ways to divide them.
+  std::shared_ptr<Layer> Patches(const ImageSpec& /*image*/, int64_t /*width*/) override {
+    TORCH_CHECK(false, "images are not divided among ranks");
+  }
+  std::shared_ptr<Layer> ImageTokens(const ImageSpec& /*image*/, int64_t /*width*/) override {
+    TORCH_CHECK(false, "images are not divided among ranks");
   }
 
  protected:

@@ -316,6 +316,15 @@ std::shared_ptr<Layer> TensorLayers1d::PositionEmbedding(int64_t rows, int64_t w
   return AddGradients(std::make_shared<PositionsOfPart>(std::move(table), line_), line_);
 }
 
+std::shared_ptr<Layer> TensorLayers1d::Patches(const ImageSpec& image, int64_t width) {
+  return Whole(plain_.Patches(image, width));
+}
+
+std::shared_ptr<Layer> TensorLayers1d::ImageTokens(const ImageSpec& image, int64_t width) {
+  TORCH_CHECK(!has_parts_, "images are not divided among ranks");
+  return Whole(plain_.ImageTokens(image, width));
+}
+
 std::shared_ptr<Layer> TensorLayers1d::Norm(const NormSpec& norm, int64_t width) {
   return WholeOfParts(plain_.Norm(norm, width));
 }

@@ -54,6 +54,9 @@ class TensorLayers1d : public TensorLayers {
   std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                   int64_t padding_token) override;
   std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
+  // All ranks have these whole, and a line whose hidden states are parts has none of them.
+  std::shared_ptr<Layer> Patches(const ImageSpec& image, int64_t width) override;
+  std::shared_ptr<Layer> ImageTokens(const ImageSpec& image, int64_t width) override;
   std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) override;
   std::shared_ptr<Layer> HeadNorm(const AttentionSpec& attention, int64_t heads) override;
   std::shared_ptr<Layer> SharedInput() override;

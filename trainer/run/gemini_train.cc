@@ -415,7 +415,9 @@ absl::Status TrainingRun::CheckModel() {
   LogInfo(absl::StrCat(
       config_.model, ": ", source_->config().model_type, ", ", num_elements, " parameters (",
       FormatByteSize(num_elements * ElementBytes(config_.element())), " as ", config_.precision,
-      "); ", data_->num_sequences(), " sequences of ", config_.sequence, " tokens",
+      "); ", data_->num_sequences(),
+      spec().image.has_value() ? " images"
+                               : absl::StrCat(" sequences of ", config_.sequence, " tokens"),
       ranks_.is_alone() ? "" : absl::StrCat("; ", ranks_.num_ranks(), " ranks")));
   return absl::OkStatus();
 }

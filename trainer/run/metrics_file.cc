@@ -91,7 +91,7 @@ std::string ToJson(const StepMetrics& metrics) {
                    {"loss_scale", metrics.loss_scale},
                    {"skipped", metrics.update.skipped},
                    {"seconds", metrics.seconds},
-                   {"tokens_per_second", metrics.tokens_per_second},
+                   {metrics.item_name + "_per_second", metrics.items_per_second},
                    {"device_budget_bytes", metrics.memory.device_budget_bytes},
                    {"device_peak_bytes", metrics.memory.device_peak_bytes},
                    {"non_model_peak_bytes", metrics.memory.non_model_peak_bytes},

@@ -29,7 +29,8 @@ struct StepMetrics {
   double loss_scale = 1;  // What the loss was multiplied by.
   client::StepResult update;
   double seconds = 0;
-  double tokens_per_second = 0;
+  std::string item_name = "tokens";  // Of what the next is: TrainingData::item_name.
+  double items_per_second = 0;
   client::TrainingStats memory;  // What was moved and waited for is this step's alone.
 };
 

@@ -56,7 +56,9 @@ std::string ProgressLine(const ProgressState& state, int columns) {
   std::vector<std::string> parts;  // What matters most comes first: the rest may not fit.
   parts.push_back(absl::StrFormat("%d/%d", state.step, state.num_steps));
   parts.push_back(absl::StrFormat("loss %.4f", state.loss));
-  parts.push_back(absl::StrFormat("%.0f tok/s", state.tokens_per_second));
+  // Short, so that all of it fits into 80 columns.
+  const char* const unit = state.item_name == "images" ? "img" : "tok";
+  parts.push_back(absl::StrFormat("%.0f %s/s", state.items_per_second, unit));
   parts.push_back(absl::StrFormat("left %s", DurationText(state.left)));
   if (state.device_budget_bytes > 0) {
     parts.push_back(absl::StrCat("DEVICE ", ShortSize(state.device_used_bytes), "/",

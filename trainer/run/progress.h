@@ -17,7 +17,8 @@ struct ProgressState {
   int64_t step = 0;  // Completed.
   int64_t num_steps = 0;
   double loss = 0;
-  double tokens_per_second = 0;
+  std::string item_name = "tokens";  // Of what the next is.
+  double items_per_second = 0;
   int64_t device_used_bytes = 0;
   int64_t device_budget_bytes = 0;  // 0: not budgeted; then neither tier is shown.
   int64_t host_bytes = 0;

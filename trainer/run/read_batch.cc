@@ -43,8 +43,15 @@ absl::StatusOr<int64_t> ReadExample(const ExampleData& data, int64_t row, int64_
                          {data.mask_token(), masks.vocab_size}, tokens, labels);
 }
 
+// Returns what the labels of rows are; null where tokens are predicted.
+const TaskSpec* LabelsOf(const TrainingData& data) {
+  if (data.images() != nullptr) return &data.images()->task();
+  return data.labeled() != nullptr ? &data.labeled()->task() : nullptr;
+}
+
 // Reads the labels of the first `num_labeled` rows; the others get none.
-absl::StatusOr<Labels> ReadLabels(const LabeledData& data, absl::Span<const int64_t> rows,
+template <typename Data>
+absl::StatusOr<Labels> ReadLabels(const Data& data, absl::Span<const int64_t> rows,
                                   int64_t num_labeled, torch::Device device) {
   const TaskSpec& task = data.task();
   const auto num_rows = static_cast<int64_t>(rows.size());
@@ -70,11 +77,27 @@ absl::StatusOr<Labels> ReadLabels(const LabeledData& data, absl::Span<const int6
   return labels;
 }
 
+absl::StatusOr<Batch> ReadImages(const ImageData& data, absl::Span<const int64_t> rows,
+                                 int64_t num_labeled, torch::Device device) {
+  std::vector<int64_t> sizes = data.image_sizes();
+  sizes.insert(sizes.begin(), static_cast<int64_t>(rows.size()));
+  const torch::Tensor pixels = at::empty(sizes, torch::dtype(torch::kFloat32));
+  auto* next = pixels.mutable_data_ptr<float>();
+  for (const int64_t row : rows) {
+    const auto size = static_cast<size_t>(data.image_elements());
+    GEMINI_RETURN_IF_ERROR(data.Read(row, absl::MakeSpan(next, size)));
+    next += size;
+  }
+  Batch batch = {.inputs = pixels.to(device)};
+  GEMINI_ASSIGN_OR_RETURN(batch.labels, ReadLabels(data, rows, num_labeled, device));
+  return batch;
+}
+
 }  // namespace
 
-absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
-                                     int64_t num_labeled, const RowMasks& masks,
-                                     torch::Device device) {
+absl::StatusOr<Batch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
+                                int64_t num_labeled, const RowMasks& masks, torch::Device device) {
+  if (data.images() != nullptr) return ReadImages(*data.images(), rows, num_labeled, device);
   const auto length = static_cast<size_t>(data.sequence_tokens());
   const std::vector<int64_t> sizes = {static_cast<int64_t>(rows.size()), data.sequence_tokens()};
   const auto of_row = [length](size_t row, int64_t* values) {
@@ -82,7 +105,7 @@ absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const 
   };
   const torch::Tensor tokens = at::empty(sizes, torch::dtype(torch::kInt64));
   auto* const ids = tokens.mutable_data_ptr<int64_t>();
-  TokenBatch batch;
+  Batch batch;
   if (const ExampleData* const examples = data.examples()) {
     const OutsideTensor<int64_t> labels(rows.size() * length);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -94,7 +117,7 @@ absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const 
     std::fill(labels.values->begin() + num_labeled * data.sequence_tokens(), labels.values->end(),
               -1);
     batch.labels.values = labels.On(device, sizes);
-    batch.tokens = tokens.to(device);
+    batch.inputs = tokens.to(device);
   } else if (const LabeledData* const labeled = data.labeled()) {
     const OutsideTensor<int64_t> types(labeled->has_types() ? rows.size() * length : 0);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -104,13 +127,13 @@ absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const 
     }
     if (labeled->has_types()) batch.types = types.On(device, sizes);
     GEMINI_ASSIGN_OR_RETURN(batch.labels, ReadLabels(*labeled, rows, num_labeled, device));
-    batch.tokens = tokens.to(device);
+    batch.inputs = tokens.to(device);
   } else {
     for (size_t i = 0; i < rows.size(); ++i) {
       GEMINI_RETURN_IF_ERROR(data.text().Read(rows[i], of_row(i, ids)));
     }
-    batch.tokens = tokens.to(device);
-    batch.labels = Labels::OfFirst(batch.tokens, num_labeled);
+    batch.inputs = tokens.to(device);
+    batch.labels = Labels::OfFirst(batch.inputs, num_labeled);
   }
   if (!data.has_documents()) return batch;
   RowDocuments documents;
@@ -122,9 +145,8 @@ absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const 
 }
 
 absl::StatusOr<int64_t> CountLabels(const TrainingData& data, int64_t row, const RowMasks& masks) {
-  if (const LabeledData* const labeled = data.labeled()) {
-    const TaskSpec& task = labeled->task();
-    return task.problem == ProblemType::kSingleLabel ? 1 : task.num_labels;
+  if (const TaskSpec* const labels = LabelsOf(data)) {
+    return labels->problem == ProblemType::kSingleLabel ? 1 : labels->num_labels;
   }
   const ExampleData* const examples = data.examples();
   if (examples == nullptr) return data.sequence_tokens() - 1;

@@ -2,8 +2,8 @@
 // Reads rows of a run's data as a batch that a model takes, and counts what it is to predict.
 // Memory: labels that are not the tokens lie outside of Torch's allocator, whose memory a run
 //         without a GPU charges to DEVICE: the forecast of a step (trainer/forecast/traced_step.h)
-//         knows the tokens alone. On a GPU they take 8 bytes a token more than it says. Types lie
-//         there, too; the forecast has them.
+//         knows what the model reads alone. On a GPU they take 8 bytes a token more than it says.
+//         Types lie there, too; the forecast has them.
 // Thread: any.
 // Errors: those of the data; Torch's own exceptions pass through.
 #pragma once
@@ -27,9 +27,8 @@ struct RowMasks {
 
 // Returns these rows of the data in their order, on `device`, with their documents where a model
 // has to know them. Nothing is to be predicted of rows behind the first `num_labeled`.
-absl::StatusOr<TokenBatch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
-                                     int64_t num_labeled, const RowMasks& masks,
-                                     torch::Device device);
+absl::StatusOr<Batch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
+                                int64_t num_labeled, const RowMasks& masks, torch::Device device);
 
 // Returns how many labels a row has that a batch would predict: one at least. Only the rows of a
 // masked task are read. `masks`: of this row. The data's rows were checked.

@@ -24,9 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
-constexpr int64_t kDefaultSequence = 1024;
-
 // Where the path leads to, through all links.
 fs::path Resolved(const std::string& path) {
   std::error_code error;
@@ -86,7 +83,8 @@ absl::Status CheckTask(absl::string_view key, const std::string& path, const Tas
       ours == data.names.end() ? "missing" : absl::StrCat("'", absl::CHexEscape(*ours), "'"),
       " there, and ",
       theirs == model.names.end() ? "missing" : absl::StrCat("'", absl::CHexEscape(*theirs), "'"),
-      " in its config.json: prepare the data with --tokenizer of this model"));
+      " in its config.json: prepare the data with this model's ",
+      data.kind == TaskKind::kImageClassification ? "--model" : "--tokenizer"));
 }
 
 // `what` names the sequence.
@@ -106,12 +104,18 @@ absl::Status CheckSequence(absl::string_view what, int64_t sequence, const Model
 
 absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& path,
                                       const ModelSpec& spec, RunConfig& config) {
-  const int64_t wanted =
-      config.sequence > 0 ? config.sequence : std::min(spec.max_sequence, kDefaultSequence);
+  const int64_t wanted = config.sequence > 0 ? config.sequence : spec.default_sequence();
   GEMINI_RETURN_IF_ERROR(CheckSequence(absl::StrCat("--sequence ", wanted), wanted, spec));
   GEMINI_ASSIGN_OR_RETURN(TrainingData data, TrainingData::Open(path, wanted));
-  const int64_t sequence = data.sequence_tokens();
+  GEMINI_RETURN_IF_ERROR(CheckTask(key, path, data.task(), spec.task));
+  const bool are_images = spec.image.has_value();
+  const int64_t sequence = are_images ? spec.max_sequence : data.sequence_tokens();
   if (config.sequence > 0 && sequence != config.sequence) {
+    if (are_images) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sequence ", config.sequence, ": the model makes ", sequence,
+                       " tokens of each image, and no other number: leave --sequence out"));
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         key, " ", path, " has rows of ", sequence, " tokens, and the run has sequences of ",
         config.sequence, ": give --sequence ", sequence, ", or prepare the data with --sequence ",
@@ -120,13 +124,13 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
   GEMINI_RETURN_IF_ERROR(CheckSequence(
       absl::StrCat(key, " ", path, ": a row of ", sequence, " tokens"), sequence, spec));
   config.sequence = sequence;
-  GEMINI_RETURN_IF_ERROR(CheckTask(key, path, data.task(), spec.task));
   // A router's loss counts all tokens of a batch.
   const bool takes_padding =
       !spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value();
   GEMINI_RETURN_IF_ERROR(data.CheckRows({.vocab_size = spec.vocab_size,
                                          .num_token_types = spec.num_token_types,
                                          .takes_padding = takes_padding,
+                                         .image = spec.image,
                                          .task = spec.task},
                                         /*sees_padding=*/!spec.attention.causal));
   // Steps and evaluations are foretold alike, by what needs more memory.
@@ -223,8 +227,8 @@ absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& sta
 }
 
 std::string Describe(const TokenFingerprint& file) {
-  return absl::StrFormat("%d tokens in %d bytes, its ends' checksum %08x", file.num_tokens,
-                         file.file_bytes, file.ends_crc32c);
+  return absl::StrFormat("%d tokens or pixels in %d bytes, its ends' checksum %08x",
+                         file.num_tokens, file.file_bytes, file.ends_crc32c);
 }
 
 absl::StatusOr<std::string> DescribeWeights(const std::string& directory) {

@@ -16,11 +16,11 @@ std::string SummaryText(const RunConfig& config, const TrainingSummary& summary)
   const client::TrainingStats& memory = summary.memory;
   std::string text;
   const auto print = [&text](const std::string& line) { absl::StrAppend(&text, line, "\n"); };
-  print(absl::StrFormat("Steps        %d of %d (%d in this run), %s, %.0f tokens a second",
-                        summary.step, config.steps, summary.step - summary.first_step,
-                        DurationText(summary.duration),
-                        static_cast<double>(summary.tokens) /
-                            std::max(absl::ToDoubleSeconds(summary.duration), 1e-9)));
+  print(absl::StrFormat(
+      "Steps        %d of %d (%d in this run), %s, %.0f %s a second", summary.step, config.steps,
+      summary.step - summary.first_step, DurationText(summary.duration),
+      static_cast<double>(summary.items) / std::max(absl::ToDoubleSeconds(summary.duration), 1e-9),
+      summary.item_name));
   print(absl::StrFormat("Loss         %.4f at step 1, %.4f at the end", summary.first_loss,
                         summary.last_loss));
   if (summary.eval_loss.has_value()) {

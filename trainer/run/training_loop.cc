@@ -41,6 +41,7 @@ class Loop {
         order_(config_.order == "sequential" ? SequenceOrder::Kind::kSequential
                                              : SequenceOrder::Kind::kShuffled,
                parts.data.num_sequences(), static_cast<uint64_t>(config_.seed)) {
+    summary_.item_name = std::string(parts.data.item_name());
     if (resumed == nullptr) return;
     state_ = *resumed;
     saved_step_ = state_.step;
@@ -64,7 +65,7 @@ class Loop {
                                    absl::FunctionRef<absl::StatusOr<LossSum>()> compute);
   // Loss of one micro-batch after backward.
   absl::StatusOr<LossValues> RunMicroBatch(int64_t micro_batch, const LossFactors& factors);
-  absl::StatusOr<TokenBatch> MicroBatch(int64_t micro_batch) const;
+  absl::StatusOr<Batch> MicroBatch(int64_t micro_batch) const;
   DropoutDraw DrawOf(int64_t micro_batch) const {
     return {static_cast<uint64_t>(config_.seed), state_.step, PlaceOf(micro_batch)};
   }
@@ -89,8 +90,8 @@ class Loop {
   // Returns the factors of the next step of all ranks.
   absl::StatusOr<LossFactors> FactorsOfStep();
   // Reads a batch, as ReadBatch does.
-  absl::StatusOr<TokenBatch> Read(const TrainingData& data, absl::Span<const int64_t> rows,
-                                  int64_t num_labeled, const RowMasks& masks) const;
+  absl::StatusOr<Batch> Read(const TrainingData& data, absl::Span<const int64_t> rows,
+                             int64_t num_labeled, const RowMasks& masks) const;
   // Returns what is hidden of rows of a masked task, from this one of the run on.
   RowMasks MasksFrom(int64_t row) const {
     return {.seed = static_cast<uint64_t>(config_.seed),
@@ -191,8 +192,8 @@ absl::Status Loop::Explain(const std::exception& error, absl::string_view what) 
   return status;
 }
 
-absl::StatusOr<TokenBatch> Loop::Read(const TrainingData& data, absl::Span<const int64_t> rows,
-                                      int64_t num_labeled, const RowMasks& masks) const {
+absl::StatusOr<Batch> Loop::Read(const TrainingData& data, absl::Span<const int64_t> rows,
+                                 int64_t num_labeled, const RowMasks& masks) const {
   try {
     return ReadBatch(data, rows, num_labeled, masks, parts_.device);
   } catch (const std::exception& error) {
@@ -222,7 +223,7 @@ absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
   return std::isfinite(loss) ? absl::OkStatus() : NonFiniteLoss(loss, micro_batch);
 }
 
-absl::StatusOr<TokenBatch> Loop::MicroBatch(int64_t micro_batch) const {
+absl::StatusOr<Batch> Loop::MicroBatch(int64_t micro_batch) const {
   const int64_t first = state_.sequences_taken + PlaceOf(micro_batch) * config_.batch;
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < config_.batch; ++i) rows.push_back(order_.At(first + i));
@@ -283,7 +284,7 @@ absl::StatusOr<LossSum> Loop::WithRoom(absl::string_view what,
 }
 
 absl::StatusOr<LossSum> Loop::ForwardBackwardTogether(const LossFactors& factors) {
-  std::vector<TokenBatch> micro_batches;
+  std::vector<Batch> micro_batches;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), MicroBatch(i));
   }
@@ -306,7 +307,7 @@ absl::StatusOr<LossSum> Loop::ForwardBackwardTogether(const LossFactors& factors
 }
 
 absl::StatusOr<LossValues> Loop::RunMicroBatch(int64_t micro_batch, const LossFactors& factors) {
-  GEMINI_ASSIGN_OR_RETURN(const TokenBatch batch, MicroBatch(micro_batch));
+  GEMINI_ASSIGN_OR_RETURN(const Batch batch, MicroBatch(micro_batch));
   LossValues values;
   parts_.model.set_dropout_draw(DrawOf(micro_batch));
   parts_.model.set_last_micro_batch(micro_batch + 1 == config_.accumulate);
@@ -367,8 +368,8 @@ absl::Status Loop::Step() {
   const client::TrainingStats usage = parts_.store.usage();
   Account(usage);
   const double seconds = absl::ToDoubleSeconds(duration);
-  const int64_t tokens = sequences * parts_.data.sequence_tokens();
-  summary_.tokens += tokens;
+  const int64_t items = sequences * parts_.data.items_per_row();
+  summary_.items += items;
   const StepMetrics metrics = {
       .step = state_.step,
       .loss = loss,
@@ -377,7 +378,8 @@ absl::Status Loop::Step() {
       .loss_scale = scale,
       .update = update,
       .seconds = seconds,
-      .tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9),
+      .item_name = std::string(parts_.data.item_name()),
+      .items_per_second = static_cast<double>(items) / std::max(seconds, 1e-9),
       .memory = usage.Since(before_)};
   if (!usage.registration_error.empty() && !std::exchange(told_of_registration_, true)) {
     parts_.log(
@@ -390,7 +392,8 @@ absl::Status Loop::Step() {
   parts_.progress.Show({.step = state_.step,
                         .num_steps = config_.steps,
                         .loss = loss,
-                        .tokens_per_second = metrics.tokens_per_second,
+                        .item_name = metrics.item_name,
+                        .items_per_second = metrics.items_per_second,
                         .device_used_bytes = usage.device_peak_bytes,
                         .device_budget_bytes = usage.device_budget_bytes,
                         .host_bytes = usage.host_bytes,
@@ -454,11 +457,11 @@ absl::Status Loop::Evaluate() {
       std::iota(rows.begin(), rows.begin() + count, first);
       RowMasks masks = MasksFrom(first);
       masks.is_evaluation = true;
-      GEMINI_ASSIGN_OR_RETURN(const TokenBatch batch, Read(data, rows, count, masks));
+      GEMINI_ASSIGN_OR_RETURN(const Batch batch, Read(data, rows, count, masks));
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store,
                              absl::StrCat("eval", routed ? "-routed" : "",
-                                          batch.tokens.size(0) == config_.batch ? "" : "-last"));
+                                          batch.inputs.size(0) == config_.batch ? "" : "-last"));
       // In the phase: what comes before it is of a plan that knows no cache.
       if (routed && parts_.fetch_expert != nullptr && cache == nullptr) {
         absl::StatusOr<std::unique_ptr<ExpertCache>> made = MakeExpertCache();

@@ -82,8 +82,9 @@ struct TrainingSummary {
   client::TrainingStats memory;
   int signal = 0;  // What ended it before the last step, of whichever rank.
   absl::Duration duration;
-  int64_t tokens = 0;      // Of all ranks.
-  std::string checkpoint;  // Where the model lies.
+  std::string item_name = "tokens";  // Of what the next is: TrainingData::item_name.
+  int64_t items = 0;                 // Of all ranks.
+  std::string checkpoint;            // Where the model lies.
 };
 
 // Runs to the last step or the first signal, and saves unless nothing was done. `resumed`: the

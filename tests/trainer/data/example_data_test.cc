@@ -47,7 +47,9 @@ class ExampleDataTest : public RowFileTest {
   void Write(const Content& content) { WriteTensors(TensorsOf(content), content.metadata); }
 
   absl::StatusOr<ExampleData> Open() const {
-    absl::StatusOr<TokenRows> rows = TokenRows::Open(path_);
+    absl::StatusOr<RowFile> file = RowFile::Open(path_);
+    if (!file.ok()) return file.status();
+    absl::StatusOr<TokenRows> rows = TokenRows::Open(*std::move(file));
     if (!rows.ok()) return rows.status();
     return ExampleData::Open(*std::move(rows));
   }

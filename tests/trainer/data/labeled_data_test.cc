@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kVocabulary = 50;
 
@@ -38,22 +36,10 @@ struct Content {
       {"num_labels", "3"},    {"names", ""}};
   std::vector<int32_t> tokens = {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 0};
   std::vector<int32_t> documents = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
-  std::vector<int64_t> labels_shape = {3};
-  SafetensorsDtype labels_dtype = SafetensorsDtype::kI32;
   std::vector<std::byte> labels = Bytes<int32_t>({2, 0, 1});
   std::vector<uint8_t> types = {};
 };
 
-// The same with numbers as labels, two a row.
-Content WithNumbers(const std::string& problem, const std::vector<float>& labels) {
-  Content content;
-  content.metadata["problem_type"] = problem;
-  content.metadata["num_labels"] = "2";
-  content.labels_shape = {3, 2};
-  content.labels_dtype = SafetensorsDtype::kF32;
-  content.labels = Bytes(labels);
-  return content;
-}
 Content WithTypes() {
   Content content;
   content.types = {0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0};
@@ -72,7 +58,9 @@ class LabeledDataTest : public RowFileTest {
     WriteTensors(tensors, content.metadata);
   }
   absl::StatusOr<LabeledData> Open() const {
-    absl::StatusOr<TokenRows> rows = TokenRows::Open(path_);
+    absl::StatusOr<RowFile> file = RowFile::Open(path_);
+    if (!file.ok()) return file.status();
+    absl::StatusOr<TokenRows> rows = TokenRows::Open(*std::move(file));
     if (!rows.ok()) return rows.status();
     return LabeledData::Open(*std::move(rows));
   }
@@ -80,7 +68,7 @@ class LabeledDataTest : public RowFileTest {
     std::vector<SafetensorsWriter::Declaration> tensors = {
         {"tokens", SafetensorsDtype::kI32, {3, 4}},
         {"documents", SafetensorsDtype::kI32, {3, 4}},
-        {"labels", content.labels_dtype, content.labels_shape}};
+        {"labels", SafetensorsDtype::kI32, {3}}};
     if (!content.types.empty()) tensors.push_back({"types", SafetensorsDtype::kU8, {3, 4}});
     Write(tensors, content);
     return Open();
@@ -120,22 +108,6 @@ TEST_F(LabeledDataTest, ClassesAreReadWithTheirRows) {
   EXPECT_THAT(data.rows().ReadDocuments(2), IsOkAndHolds(ElementsAre(2)));
 }
 
-TEST_F(LabeledDataTest, SeveralLabelsAndNumbersAreReadInTheirOrder) {
-  ASSERT_OK_AND_ASSIGN(LabeledData several,
-                       WriteAndOpen(WithNumbers("multi_label_classification", {0, 1, 1, 1, 0, 0})));
-  EXPECT_EQ(several.task().problem, ProblemType::kMultiLabel);
-  EXPECT_THAT(several.task().names, IsEmpty());
-  ASSERT_OK(several.CheckRows(Needs(several)));
-  EXPECT_THAT(several.ReadLabels(0), IsOkAndHolds(ElementsAre(0, 1)));
-  EXPECT_THAT(several.ReadLabels(2), IsOkAndHolds(ElementsAre(0, 0)));
-  ASSERT_OK_AND_ASSIGN(LabeledData numbers,
-                       WriteAndOpen(WithNumbers("regression", {0.5, -1e30f, 7, 0, 1, 2.25})));
-  EXPECT_EQ(numbers.task().problem, ProblemType::kRegression);
-  ASSERT_OK(numbers.CheckRows(Needs(numbers)));
-  EXPECT_THAT(numbers.ReadLabels(0), IsOkAndHolds(ElementsAre(0.5f, -1e30f)));
-  EXPECT_THAT(numbers.ReadLabels(2), IsOkAndHolds(ElementsAre(1, 2.25f)));
-}
-
 TEST_F(LabeledDataTest, TypesAreReadWhereThereAreSome) {
   ASSERT_OK_AND_ASSIGN(LabeledData data, WriteAndOpen(WithTypes()));
   EXPECT_TRUE(data.has_types());
@@ -167,19 +139,7 @@ TEST_F(LabeledDataTest, RowsThatAreNotThereAndOtherRoomAreRefused) {
 
 TEST_F(LabeledDataTest, AnotherHeaderIsRefused) {
   for (const auto& [key, value, message] :
-       {std::tuple("problem_type", "cooking", "its problem_type is 'cooking', expected one of sin"),
-        std::tuple("problem_type", "-", "its problem_type is missing"),
-        std::tuple("num_labels", "-", "its num_labels is missing, expected 1 to 65536"),
-        std::tuple("num_labels", "0", "its num_labels is '0', expected 1 to"),
-        std::tuple("num_labels", "-1", "its num_labels is '-1', expected 1 to"),
-        std::tuple("num_labels", "65537", "its num_labels is '65537', expected 1 to"),
-        std::tuple("num_labels", "many", "its num_labels is 'many', expected 1 to"),
-        std::tuple("names", "-", "its names is missing"),
-        std::tuple("names", "no, yes", "its names are no JSON list of 3 texts"),
-        std::tuple("names", R"({"0":"a","1":"b","2":"c"})", "its names are no JSON list of 3"),
-        std::tuple("names", R"(["a","b"])", "its names are no JSON list of 3 texts"),
-        std::tuple("names", R"(["a","b","c","d"])", "its names are no JSON list of 3 texts"),
-        std::tuple("names", R"(["a","b",3])", "its names are no JSON list of 3 texts"),
+       {std::tuple("problem_type", "-", "its problem_type is missing"),
         std::tuple("layout", "pack", "its layout is 'pack', but each row has its own label"),
         std::tuple("gemini.format", "2", "its gemini.format is '2'")}) {
     Content content;
@@ -188,25 +148,6 @@ TEST_F(LabeledDataTest, AnotherHeaderIsRefused) {
     EXPECT_THAT(WriteAndOpen(content),
                 StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(message))));
   }
-}
-
-TEST_F(LabeledDataTest, LabelsOfAnotherTypeOrShapeAreRefused) {
-  Content bytes = {};
-  bytes.labels_dtype = SafetensorsDtype::kF32;
-  EXPECT_THAT(WriteAndOpen(bytes),
-              StatusIs(kInvalid, HasSubstr("tensor labels is F32 [3], expected I32 [3]")));
-  Content column = {};
-  column.labels_shape = {3, 1};
-  EXPECT_THAT(WriteAndOpen(column),
-              StatusIs(kInvalid, HasSubstr("tensor labels is I32 [3, 1], expected I32 [3]")));
-  Content classes = {};
-  classes.metadata["problem_type"] = "regression";
-  EXPECT_THAT(WriteAndOpen(classes),
-              StatusIs(kInvalid, HasSubstr("tensor labels is I32 [3], expected F32 [3, 3]")));
-  Content turned = WithNumbers("regression", {1, 2, 3, 4, 5, 6});
-  turned.labels_shape = {2, 3};
-  EXPECT_THAT(WriteAndOpen(turned),
-              StatusIs(kInvalid, HasSubstr("tensor labels is F32 [2, 3], expected F32 [3, 2]")));
 }
 
 TEST_F(LabeledDataTest, OtherTensorsAreRefused) {
@@ -236,20 +177,6 @@ TEST_F(LabeledDataTest, ClassesThatTheModelDoesNotHaveAreRefused) {
   EXPECT_THAT(data.CheckRows(needs), StatusIs(kInvalid, HasSubstr("row 0 has the label 2")));
   needs.task.num_labels = 9;
   EXPECT_OK(data.CheckRows(needs));
-}
-
-TEST_F(LabeledDataTest, NumbersThatAreNoLabelsAreRefused) {
-  const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();
-  for (const float label : {0.5f, -1.0f, 2.0f, nan}) {
-    EXPECT_THAT(Check(WithNumbers("multi_label_classification", {0, 1, 1, 0, 1, label})),
-                StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr("row 2 has the label"),
-                                         HasSubstr("expected 0 or 1"))));
-  }
-  for (const float label : {nan, infinity, -infinity}) {
-    EXPECT_THAT(Check(WithNumbers("regression", {0, 1, label, 0, 1, 1})),
-                StatusIs(kInvalid,
-                         AllOf(HasSubstr("row 1 has the label"), HasSubstr("expected a number"))));
-  }
 }
 
 TEST_F(LabeledDataTest, TypesBeyondTheModelsAreRefused) {
@@ -341,12 +268,6 @@ TEST_F(LabeledDataTest, RowsThatChangeAfterTheyWereCheckedAreRefused) {
   EXPECT_OK(data.ReadLabels(0));
   Overwrite<int32_t>(12 + 12 + 48 + 4 * 8, 1 << 24);
   EXPECT_THAT(read(), StatusIs(kInvalid, HasSubstr("token 16777216 in row 1, position 0")));
-
-  ASSERT_OK_AND_ASSIGN(LabeledData several,
-                       WriteAndOpen(WithNumbers("multi_label_classification", {0, 1, 1, 1, 0, 0})));
-  ASSERT_OK(several.CheckRows(Needs(several)));
-  Overwrite(4, 0.5f);
-  EXPECT_THAT(several.ReadLabels(2), StatusIs(kInvalid, HasSubstr("row 2 has the label 0.5")));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST(BertTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_TRUE(spec.head_bias);
   EXPECT_EQ(spec.head_transform, Activation::kGelu);
   EXPECT_EQ(spec.initial_deviation, 0.02);
-  EXPECT_FALSE(spec.classifier->reads_last_token);
+  EXPECT_EQ(spec.classifier->input, ClassifierInput::kPooledFirstToken);
   EXPECT_TRUE(spec.classifier->bias);
   EXPECT_EQ(spec.classifier->dropout, 0.1);
 }

@@ -18,15 +18,19 @@ TEST(FamiliesTest, NamesOfParametersAreThoseOfTheLayers) {
     ConfigKeys keys(no_keys, "config.json");
     const ModelSpec spec = family.make_spec(keys);
     ASSERT_OK(keys.status());
-    EXPECT_EQ(spec.files.embedding, spec.layers.token_embedding + ".weight");
+    const bool reads_tokens = !spec.image.has_value();
+    EXPECT_EQ(spec.files.embedding,
+              reads_tokens ? spec.layers.token_embedding + ".weight" : std::string());
     // A tied head with a bias has no tensor of the table's under its own name.
-    if (!spec.head_bias) {
+    if (reads_tokens && !spec.head_bias) {
       EXPECT_EQ(spec.files.head, spec.layers.head + ".weight");
     }
     // A layer has a name where it is there.
     const LayerNames& names = spec.layers;
     for (const auto& [is_there, name] : std::vector<std::pair<bool, std::string>>{
-             {true, names.token_embedding},
+             {reads_tokens, names.token_embedding},
+             {!reads_tokens, names.image_tokens},
+             {!reads_tokens, names.patches},
              {spec.positions.has_value(), names.position_embedding},
              {spec.num_token_types > 0, names.type_embedding},
              {spec.embedding_norm, names.embedding_norm},
@@ -37,7 +41,8 @@ TEST(FamiliesTest, NamesOfParametersAreThoseOfTheLayers) {
     }
     EXPECT_EQ(!names.head_transform.empty(), spec.head_transform.has_value());
     EXPECT_EQ(!names.head_norm.empty(), spec.head_transform.has_value());
-    const bool pools = spec.classifier.has_value() && !spec.classifier->reads_last_token;
+    const bool pools =
+        spec.classifier.has_value() && spec.classifier->input == ClassifierInput::kPooledFirstToken;
     EXPECT_EQ(!names.pooler.empty(), pools);
     EXPECT_EQ(!names.classifier.empty(), spec.classifier.has_value());
   }

@@ -55,7 +55,9 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"model_type":"phi3","num_hidden_layers":3,"num_key_value_heads":8})",
         R"({"model_type":"mixtral","num_hidden_layers":3})",
         R"({"model_type":"qwen2_moe","num_hidden_layers":4,"decoder_sparse_step":2})",
-        R"({"model_type":"qwen3_moe","num_hidden_layers":3})"));
+        R"({"model_type":"qwen3_moe","num_hidden_layers":3})", R"({"model_type":"vit"})",
+        R"({"model_type":"vit","image_size":[12,20],"patch_size":[3,5],"num_channels":1,
+            "qkv_bias":false,"num_labels":7})"));
 
 }  // namespace
 }  // namespace gemini::trainer

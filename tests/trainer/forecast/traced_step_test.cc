@@ -81,6 +81,8 @@ constexpr Family kFamilies[] = {
         "problem_type":"multi_label_classification"})"},
     {"llama_numbers", DECODER("llama") R"(,"num_labels":1,
         "architectures":["LlamaForSequenceClassification"]})"},
+    {"vit", R"({"model_type":"vit","hidden_size":128,"intermediate_size":256,"num_hidden_layers":3,
+        "num_attention_heads":4,"image_size":[12,20],"patch_size":4,"hidden_dropout_prob":0.1})"},
     {"qwen3_moe", DECODER("qwen3_moe") R"(,"num_experts":8,"num_experts_per_tok":2,
         "moe_intermediate_size":64})"},
 };
@@ -111,6 +113,14 @@ constexpr Shape kWideShapes[] = {{"whole"}, {"cut", false, 1, 3}, {"cut_accumula
 constexpr double kPeakError = 0.02;
 constexpr double kIntervalError = 0.25;
 
+torch::Tensor InputsOf(const ModelSpec& spec, const RoundShape& round) {
+  if (!spec.image.has_value()) {
+    return torch::randint(0, 384, {round.batch, round.sequence}, torch::kInt64);
+  }
+  const ImageSpec& image = *spec.image;
+  return torch::randn({round.batch, image.channels, image.height, image.width});
+}
+
 class TracedStepTest
     : public TrainingTest,
       public ::testing::WithParamInterface<std::tuple<Family, Shape, ElementType>> {
@@ -120,12 +130,15 @@ class TracedStepTest
   static const Family& family() { return std::get<0>(GetParam()); }
   static RoundShape Round() {
     const Shape& shape = std::get<1>(GetParam());
-    return {.batch = 2,
-            .sequence = 160,
+    // Images so many and so small that the products of their patches have 960 rows: oneDNN copies
+    // matrices in 16 bits whose rows do not divide by 64, and the forecast does not know of it.
+    const bool are_images = absl::string_view(family().name) == "vit";
+    return {.batch = are_images ? 64 : 2,
+            .sequence = are_images ? 16 : 160,
             .micro_batches = shape.micro_batches,
             .recompute = shape.recompute,
             .element = std::get<2>(GetParam()),
-            .has_documents = shape.has_documents,
+            .has_documents = shape.has_documents && !are_images,
             .vocabulary_blocks = shape.vocabulary_blocks,
             .on_cpu = true};
   }
@@ -160,10 +173,9 @@ class TracedStepTest
     if (managed == nullptr) return absl::InternalError("not managed");
     if (foretold != nullptr) session_->phases().Foretell(*foretold);
     for (int64_t i = 0; i < round.micro_batches; ++i) {
-      const torch::Tensor tokens =
-          torch::randint(0, 384, {round.batch, round.sequence}, torch::kInt64);
-      const TokenBatch batch = {
-          .tokens = tokens, .labels = Labels::OfTask(spec.task, tokens), .documents = documents};
+      const torch::Tensor inputs = InputsOf(spec, round);
+      const Batch batch = {
+          .inputs = inputs, .labels = Labels::OfTask(spec.task, inputs), .documents = documents};
       const LossFactors factors =
           LossFactors::OfStep(1, round.micro_batches * batch.labels.count, round.micro_batches);
       model->Losses(batch, factors).Backward(factors);

@@ -29,8 +29,7 @@ class ClassifierHeadTest : public ::testing::Test {
     torch::manual_seed(3);
     hidden_ = torch::randn({kRows, kSequence, kWidth}, torch::requires_grad());
   }
-  void Make(ProblemType problem, int64_t num_labels,
-            ClassifierSpec classifier = {.reads_last_token = true, .bias = false}) {
+  void Make(ProblemType problem, int64_t num_labels, ClassifierSpec classifier = {}) {
     ModelSpec spec = {.embedding_width = kWidth, .classifier = classifier};
     spec.task = {TaskKind::kSequenceClassification, problem, num_labels};
     spec.layers.pooler = "bert.pooler.dense";
@@ -87,7 +86,7 @@ TEST_F(ClassifierHeadTest, TheLastTokenThatIsNoPaddingIsRead) {
 }
 
 TEST_F(ClassifierHeadTest, ThePoolerReadsTheFirstToken) {
-  Make(ProblemType::kSingleLabel, 3, {.reads_last_token = false, .bias = true});
+  Make(ProblemType::kSingleLabel, 3, {.input = ClassifierInput::kPooledFirstToken, .bias = true});
   EXPECT_THAT(root_.named_parameters().keys(),
               ElementsAre("bert.pooler.dense.weight", "bert.pooler.dense.bias", "score.weight",
                           "score.bias"));
@@ -101,8 +100,16 @@ TEST_F(ClassifierHeadTest, ThePoolerReadsTheFirstToken) {
   ExpectClose(head_->Logits({.hidden = hidden_, .documents = documents}), expected);
 }
 
+TEST_F(ClassifierHeadTest, TheFirstTokenIsReadAsItIs) {
+  Make(ProblemType::kSingleLabel, 3, {.input = ClassifierInput::kFirstToken, .bias = true});
+  EXPECT_THAT(root_.named_parameters().keys(), ElementsAre("score.weight", "score.bias"));
+  const torch::NoGradGuard no_grad;
+  ExpectClose(head_->Logits({.hidden = hidden_}),
+              F::linear(hidden_.select(1, 0), Parameter("score.weight"), Parameter("score.bias")));
+}
+
 TEST_F(ClassifierHeadTest, WhatItReadsIsDroppedInTrainingByItsOwnSite) {
-  Make(ProblemType::kSingleLabel, 3, {.reads_last_token = true, .dropout = 0.5});
+  Make(ProblemType::kSingleLabel, 3, {.dropout = 0.5});
   const torch::NoGradGuard no_grad;
   ExpectClose(head_->Logits({.hidden = hidden_}), LastLogits());
   const DropoutDraw draw = {.seed = 4, .step = 2};

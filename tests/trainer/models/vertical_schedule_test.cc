@@ -51,9 +51,9 @@ std::unique_ptr<StagedModel> MakeModel(std::string json, const std::string& drop
 }
 
 // Of the i-th one the first i + 1 tokens of a row are not to be predicted.
-std::vector<TokenBatch> MicroBatches(int count) {
+std::vector<Batch> MicroBatches(int count) {
   torch::manual_seed(2);
-  std::vector<TokenBatch> batches;
+  std::vector<Batch> batches;
   for (int i = 0; i < count; ++i) {
     const torch::Tensor tokens = torch::randint(0, 101, {2, 12}, torch::kInt64);
     batches.push_back({tokens, {tokens.clone(), 2 * (11 - i)}});
@@ -83,15 +83,15 @@ Result Collect(StagedModel& model, const std::vector<LossValues>& losses) {
 absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
 
 // The factor of the mean of all.
-LossFactors MeanOf(const std::vector<TokenBatch>& batches) {
+LossFactors MeanOf(const std::vector<Batch>& batches) {
   int64_t num_labels = 0;
-  for (const TokenBatch& batch : batches) num_labels += batch.labels.count;
+  for (const Batch& batch : batches) num_labels += batch.labels.count;
   return LossFactors::OfStep(1, num_labels, static_cast<int64_t>(batches.size()));
 }
 
 constexpr DropoutDraw kDraw = {.seed = 3, .step = 4, .micro_batch = 5};
 
-Result RunVertical(StagedModel& model, const std::vector<TokenBatch>& batches) {
+Result RunVertical(StagedModel& model, const std::vector<Batch>& batches) {
   model.set_dropout_draw(kDraw);
   ActivationsInPlace activations;
   const absl::StatusOr<std::vector<LossValues>> losses =
@@ -101,13 +101,13 @@ Result RunVertical(StagedModel& model, const std::vector<TokenBatch>& batches) {
 }
 
 // One micro-batch after the other, as plain training does.
-Result RunHorizontal(StagedModel& model, const std::vector<TokenBatch>& batches) {
+Result RunHorizontal(StagedModel& model, const std::vector<Batch>& batches) {
   std::vector<LossValues> losses;
   DropoutDraw draw = kDraw;
-  for (const TokenBatch& batch : batches) {
+  for (const Batch& batch : batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
-    const BatchLoss loss = model.Losses(batch.tokens, batch.labels, MeanOf(batches));
+    const BatchLoss loss = model.Losses(batch.inputs, batch.labels, MeanOf(batches));
     losses.push_back(loss.Values());
     loss.Backward(MeanOf(batches));
   }
@@ -141,7 +141,7 @@ TEST(VerticalScheduleTest, GradientsEqualThoseOfOneMicroBatchAfterTheOther) {
         SCOPED_TRACE(std::string(json).substr(0, 60) + " dropout: " + dropout +
                      " micro-batches: " + std::to_string(count));
         const auto model = MakeModel(json, dropout);
-        const std::vector<TokenBatch> batches = MicroBatches(count);
+        const std::vector<Batch> batches = MicroBatches(count);
         ExpectEqual(*model, RunVertical(*model, batches), RunHorizontal(*model, batches));
       }
     }
@@ -175,7 +175,7 @@ class NotedActivations : public ActivationStore {
 
 TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
   const auto model = MakeModel(kModels[1], "0.3");  // Of two blocks.
-  const std::vector<TokenBatch> batches = MicroBatches(2);
+  const std::vector<Batch> batches = MicroBatches(2);
   const Result expected = RunVertical(*model, batches);
   NotedActivations activations;
   model->set_dropout_draw(kDraw);
@@ -213,7 +213,7 @@ TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway)
   for (const char* json : kModels) {
     const std::unique_ptr<StagedModel> model = MakeModel(json, "0.1");
     CopyingStore store;
-    const std::vector<TokenBatch> batches = MicroBatches(2);
+    const std::vector<Batch> batches = MicroBatches(2);
     ASSERT_OK(RunVertically(*model, batches, store, Accept, MeanOf(batches)));
     EXPECT_EQ(store.puts, 2 * static_cast<int>(model->blocks().size()));
   }
@@ -234,9 +234,9 @@ class CountedLm : public StagedModel {
     weight_ = register_parameter("weight", torch::ones({10, 4}));
     for (int i = 0; i < 2; ++i) blocks_.push_back(std::make_shared<CountedBlock>(*this, i));
   }
-  torch::Tensor Embed(const TokenBatch& batch) override {
+  torch::Tensor Embed(const Batch& batch) override {
     runs.push_back("embed");
-    return torch::embedding(weight_, batch.tokens);
+    return torch::embedding(weight_, batch.inputs);
   }
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
   torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
@@ -278,7 +278,7 @@ TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
   CountedLm model;
   ActivationsInPlace activations;
   const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
-  const TokenBatch batch = {tokens, Labels::AllOf(tokens)};
+  const Batch batch = {tokens, Labels::AllOf(tokens)};
   ASSERT_OK(RunVertically(model, {batch, batch}, activations, Accept, LossFactors()));
   EXPECT_THAT(model.runs,
               ElementsAreArray(
@@ -293,7 +293,7 @@ TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
   CountedLm model;
   ActivationsInPlace activations;
   const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
-  const TokenBatch batch = {tokens, Labels::AllOf(tokens)};
+  const Batch batch = {tokens, Labels::AllOf(tokens)};
   EXPECT_THAT(RunVertically(
                   model, {batch, batch}, activations,
                   [](int64_t i, double) {

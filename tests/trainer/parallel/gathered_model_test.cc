@@ -111,7 +111,7 @@ DropoutDraw DrawOf(const Case& c, int64_t rank, int64_t micro_batch) {
 // Block by block, for all micro-batches of a rank.
 absl::StatusOr<std::vector<LossValues>> TrainVertically(const Case& c, StagedModel& model,
                                                         int64_t rank) {
-  std::vector<TokenBatch> batches;
+  std::vector<Batch> batches;
   for (int64_t i = 0; i < c.micro_batches; ++i) {
     const Tensor tokens = TokensOf(rank, i);
     batches.push_back({tokens, Labels::AllOf(tokens)});

@@ -115,9 +115,9 @@ Labels LabelsOf(const Tensor& tokens) {
 
 // Texts of other tasks have padding behind them, of a masked one two texts are in a row; their last
 // tokens are in different parts of the sequence.
-TokenBatch BatchOf(const TaskSpec& task) {
-  TokenBatch batch = {.tokens = Tokens()};
-  batch.labels = LabelsOf(batch.tokens);
+Batch BatchOf(const TaskSpec& task) {
+  Batch batch = {.inputs = Tokens()};
+  batch.labels = LabelsOf(batch.inputs);
   if (task.kind == TaskKind::kCausal) return batch;
   at::Generator generator = at::detail::createCPUGenerator(101);
   RowDocuments documents;
@@ -157,7 +157,7 @@ constexpr DropoutDraw kDraw = {.seed = 5, .step = 3, .micro_batch = 2};
 
 TrainResults Train(StagedModel& model, const LayersCase& c) {
   TrainResults results;
-  const TokenBatch batch = BatchOf(c.model.spec().task);
+  const Batch batch = BatchOf(c.model.spec().task);
   const LossFactors factors =
       LossFactors::OfStep(/*scale=*/1, batch.labels.count, /*micro_batches=*/1);
   model.set_recompute(c.recompute);

@@ -90,9 +90,9 @@ Tensor TokensOf(int64_t pipeline, int64_t micro_batch) {
 }
 
 // In each micro-batch of a pipeline one token less of each row is predicted.
-TokenBatch BatchOf(int64_t pipeline, int64_t micro_batch) {
+Batch BatchOf(int64_t pipeline, int64_t micro_batch) {
   const Tensor tokens = TokensOf(pipeline, micro_batch);
-  TokenBatch batch = {tokens, {tokens.clone(), kSequences * (kTokens - 1 - micro_batch)}};
+  Batch batch = {tokens, {tokens.clone(), kSequences * (kTokens - 1 - micro_batch)}};
   batch.labels.values.slice(1, 0, micro_batch + 1).fill_(-1);
   return batch;
 }
@@ -143,8 +143,8 @@ Whole TrainWhole(const Case& c) {
       for (int64_t i = first; i < first + together; ++i) {
         model->zero_grad();
         model->set_dropout_draw(DrawOf(c, pipeline, i));
-        const TokenBatch batch = BatchOf(pipeline, i);
-        const BatchLoss loss = model->Losses(batch.tokens, batch.labels, c.factors());
+        const Batch batch = BatchOf(pipeline, i);
+        const BatchLoss loss = model->Losses(batch.inputs, batch.labels, c.factors());
         whole.losses[static_cast<size_t>(pipeline)].push_back(loss.Values());
         loss.Backward(c.factors());
         for (const auto& parameter : model->named_parameters()) {
@@ -229,7 +229,7 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PipelineStage> stage,
                          PipelineStage::Make(*model, me, *line, c.schedule, c.micro_batches));
     const int64_t pipeline = layout.data(me.rank());
-    std::vector<TokenBatch> batches;
+    std::vector<Batch> batches;
     for (int64_t i = 0; i < c.micro_batches; ++i) batches.push_back(BatchOf(pipeline, i));
     std::vector<double> checked;
     const auto draw_of = [&](int64_t i) { return DrawOf(c, pipeline, i); };
@@ -400,7 +400,7 @@ TEST(PipelineStageFailureTest, AStepThatFailedIsDropped) {
       return uses;
     };
     const std::vector<size_t> before = num_uses();
-    const std::vector<TokenBatch> batches = {BatchOf(0, 0)};
+    const std::vector<Batch> batches = {BatchOf(0, 0)};
     EXPECT_THAT(stage
                     ->Run({batches, LossFactors(), [](int64_t) { return DropoutDraw(); },
                            [&](int64_t, double) {

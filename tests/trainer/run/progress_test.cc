@@ -24,7 +24,7 @@ ProgressState Middle() {
   return {.step = 50,
           .num_steps = 100,
           .loss = 3.25,
-          .tokens_per_second = 1234.4,
+          .items_per_second = 1234.4,
           .device_used_bytes = int64_t{60} << 20,
           .device_budget_bytes = int64_t{64} << 20,
           .host_bytes = int64_t{2} << 30,
@@ -67,6 +67,12 @@ TEST(Progress, TheLineShowsAllThatIsPromised) {
 TEST(Progress, AnOrdinaryTerminalShowsAllOfIt) {
   EXPECT_EQ(ProgressLine(Middle(), 79),
             "[==>  ] 50/100 loss 3.2500 1234 tok/s left 1:02:05 DEVICE 60MiB/64MiB HOST 2GiB");
+}
+
+TEST(Progress, ImagesAreCountedAsSuch) {
+  ProgressState state = Middle();
+  state.item_name = "images";
+  EXPECT_THAT(ProgressLine(state, 200), HasSubstr(" 1234 img/s "));
 }
 
 TEST(Progress, NoLineIsWiderThanTheTerminal) {

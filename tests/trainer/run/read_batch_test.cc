@@ -142,29 +142,27 @@ torch::Tensor Ids(const std::vector<int64_t>& ids) {
 }
 
 TEST_F(ReadBatchTest, RowsComeInTheOrderThatIsAskedForWithTheirLabels) {
-  ASSERT_OK_AND_ASSIGN(const TokenBatch batch,
-                       ReadBatch(OpenExamples(), {1, 0}, 2, {}, torch::kCPU));
-  EXPECT_TRUE(torch::equal(batch.tokens, Ids({4, 5, 6, 1, 2, 3})));
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(OpenExamples(), {1, 0}, 2, {}, torch::kCPU));
+  EXPECT_TRUE(torch::equal(batch.inputs, Ids({4, 5, 6, 1, 2, 3})));
   EXPECT_TRUE(torch::equal(batch.labels.values, Ids({-1, 5, 6, -1, -1, 3})));
   EXPECT_EQ(batch.labels.count, 3);
 }
 
 TEST_F(ReadBatchTest, NothingOfRowsThatFillABatchUpIsPredicted) {
-  ASSERT_OK_AND_ASSIGN(const TokenBatch examples,
-                       ReadBatch(OpenExamples(), {1, 1}, 1, {}, torch::kCPU));
-  EXPECT_TRUE(torch::equal(examples.tokens, Ids({4, 5, 6, 4, 5, 6})));
+  ASSERT_OK_AND_ASSIGN(const Batch examples, ReadBatch(OpenExamples(), {1, 1}, 1, {}, torch::kCPU));
+  EXPECT_TRUE(torch::equal(examples.inputs, Ids({4, 5, 6, 4, 5, 6})));
   EXPECT_TRUE(torch::equal(examples.labels.values, Ids({-1, 5, 6, -1, -1, -1})));
   EXPECT_EQ(examples.labels.count, 2);
-  ASSERT_OK_AND_ASSIGN(const TokenBatch text, ReadBatch(OpenText(), {1, 1}, 1, {}, torch::kCPU));
-  EXPECT_TRUE(torch::equal(text.tokens, Ids({4, 5, 6, 4, 5, 6})));
+  ASSERT_OK_AND_ASSIGN(const Batch text, ReadBatch(OpenText(), {1, 1}, 1, {}, torch::kCPU));
+  EXPECT_TRUE(torch::equal(text.inputs, Ids({4, 5, 6, 4, 5, 6})));
   EXPECT_TRUE(torch::equal(text.labels.values, Ids({4, 5, 6, -1, -1, -1})));
   EXPECT_EQ(text.labels.count, 2);
 }
 
 TEST_F(ReadBatchTest, TheTokensOfATextAreItsLabels) {
-  ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(OpenText(), {0, 1}, 2, {}, torch::kCPU));
-  EXPECT_TRUE(torch::equal(batch.tokens, Ids({1, 2, 3, 4, 5, 6})));
-  EXPECT_EQ(batch.labels.values.const_data_ptr(), batch.tokens.const_data_ptr());
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(OpenText(), {0, 1}, 2, {}, torch::kCPU));
+  EXPECT_TRUE(torch::equal(batch.inputs, Ids({1, 2, 3, 4, 5, 6})));
+  EXPECT_EQ(batch.labels.values.const_data_ptr(), batch.inputs.const_data_ptr());
   EXPECT_EQ(batch.labels.count, 4);
 }
 
@@ -178,14 +176,14 @@ TEST_F(ReadBatchTest, LabelsStayWhenTheFileIsClosed) {
 }
 
 TEST_F(ReadBatchTest, PackedRowsHaveTheirDocuments) {
-  ASSERT_OK_AND_ASSIGN(const TokenBatch batch,
+  ASSERT_OK_AND_ASSIGN(const Batch batch,
                        ReadBatch(OpenExamples("pack"), {1, 0, 0}, 3, {}, torch::kCPU));
   ASSERT_NE(batch.documents, nullptr);
   EXPECT_THAT(batch.documents->lengths,
               ElementsAre(ElementsAre(3), ElementsAre(1, 2), ElementsAre(1, 2)));
-  ASSERT_OK_AND_ASSIGN(const TokenBatch padded, ReadBatch(OpenExamples(), {0}, 1, {}, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const Batch padded, ReadBatch(OpenExamples(), {0}, 1, {}, torch::kCPU));
   EXPECT_EQ(padded.documents, nullptr);
-  ASSERT_OK_AND_ASSIGN(const TokenBatch text, ReadBatch(OpenText(), {0}, 1, {}, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const Batch text, ReadBatch(OpenText(), {0}, 1, {}, torch::kCPU));
   EXPECT_EQ(text.documents, nullptr);
 }
 
@@ -195,7 +193,7 @@ TEST_F(ReadBatchTest, MasksFollowThePlaceOfTheFirstRow) {
   for (const bool is_evaluation : {false, true}) {
     const RowMasks masks = {
         .seed = 7, .vocab_size = kVocabulary, .first_row = 5, .is_evaluation = is_evaluation};
-    ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(data, {2, 0}, 2, masks, torch::kCPU));
+    ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {2, 0}, 2, masks, torch::kCPU));
     int64_t count = 0;
     for (const int64_t i : {0, 1}) {
       const int64_t token = i == 0 ? 12 : 10;
@@ -203,7 +201,7 @@ TEST_F(ReadBatchTest, MasksFollowThePlaceOfTheFirstRow) {
       labels.front() = labels.back() = -1;
       count += MaskTokensOfRow({7, 5 + i, is_evaluation}, {9, kVocabulary}, absl::MakeSpan(tokens),
                                absl::MakeSpan(labels));
-      EXPECT_TRUE(torch::equal(batch.tokens[i], torch::tensor(tokens, torch::kInt64)));
+      EXPECT_TRUE(torch::equal(batch.inputs[i], torch::tensor(tokens, torch::kInt64)));
       EXPECT_TRUE(torch::equal(batch.labels.values[i], torch::tensor(labels, torch::kInt64)));
     }
     EXPECT_EQ(batch.labels.count, count);
@@ -214,11 +212,11 @@ TEST_F(ReadBatchTest, MasksFollowThePlaceOfTheFirstRow) {
 TEST_F(ReadBatchTest, MicroBatchesHideWhatOneBatchDoes) {
   const TrainingData data = OpenMasked();
   RowMasks masks = {.seed = 3, .vocab_size = kVocabulary, .first_row = 8};
-  ASSERT_OK_AND_ASSIGN(const TokenBatch whole, ReadBatch(data, {0, 1, 2}, 3, masks, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const Batch whole, ReadBatch(data, {0, 1, 2}, 3, masks, torch::kCPU));
   for (const int64_t row : {0, 1, 2}) {
     masks.first_row = 8 + row;
-    ASSERT_OK_AND_ASSIGN(const TokenBatch one, ReadBatch(data, {row}, 1, masks, torch::kCPU));
-    EXPECT_TRUE(torch::equal(one.tokens[0], whole.tokens[row]));
+    ASSERT_OK_AND_ASSIGN(const Batch one, ReadBatch(data, {row}, 1, masks, torch::kCPU));
+    EXPECT_TRUE(torch::equal(one.inputs[0], whole.inputs[row]));
     EXPECT_TRUE(torch::equal(one.labels.values[0], whole.labels.values[row]));
   }
 }
@@ -227,7 +225,7 @@ TEST_F(ReadBatchTest, HiddenTokensAreCountedWithoutABatch) {
   const TrainingData data = OpenMasked();
   for (int64_t first = 0; first < 20; ++first) {
     RowMasks masks = {.seed = 3, .vocab_size = kVocabulary, .first_row = first};
-    ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(data, {1, 0, 2}, 2, masks, torch::kCPU));
+    ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0, 2}, 2, masks, torch::kCPU));
     EXPECT_EQ(batch.labels.values.ge(0).sum().item<int64_t>(), batch.labels.count);
     EXPECT_EQ(batch.labels.values[2].max().item<int64_t>(), -1);
     ASSERT_OK_AND_ASSIGN(const int64_t of_first, CountLabels(data, 1, masks));
@@ -241,15 +239,15 @@ TEST_F(ReadBatchTest, HiddenTokensAreCountedWithoutABatch) {
 TEST_F(ReadBatchTest, ClassesComeAsWholeNumbersOfTheirRows) {
   const TrainingData data = OpenLabeled("single_label_classification", SafetensorsDtype::kI32, {2},
                                         Bytes(std::vector<int32_t>{0, 1}));
-  ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(data, {1, 0, 1}, 3, {}, torch::kCPU));
-  EXPECT_TRUE(torch::equal(batch.tokens, Ids({4, 5, 6, 1, 2, 3, 4, 5, 6})));
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0, 1}, 3, {}, torch::kCPU));
+  EXPECT_TRUE(torch::equal(batch.inputs, Ids({4, 5, 6, 1, 2, 3, 4, 5, 6})));
   EXPECT_TRUE(torch::equal(batch.labels.values, torch::tensor({1, 0, 1}, torch::kInt64)));
   EXPECT_EQ(batch.labels.count, 3);
   EXPECT_FALSE(batch.types.defined());
   ASSERT_NE(batch.documents, nullptr);
   EXPECT_THAT(batch.documents->lengths,
               ElementsAre(ElementsAre(3), ElementsAre(2), ElementsAre(3)));
-  ASSERT_OK_AND_ASSIGN(const TokenBatch filled, ReadBatch(data, {1, 0, 1}, 1, {}, torch::kCPU));
+  ASSERT_OK_AND_ASSIGN(const Batch filled, ReadBatch(data, {1, 0, 1}, 1, {}, torch::kCPU));
   EXPECT_TRUE(torch::equal(filled.labels.values, torch::tensor({1, -1, -1}, torch::kInt64)));
   EXPECT_EQ(filled.labels.count, 1);
   EXPECT_THAT(CountLabels(data, 0, {}), IsOkAndHolds(1));
@@ -259,11 +257,11 @@ TEST_F(ReadBatchTest, NumbersComeInFp32AndNoneAreOfRowsThatFillUp) {
   for (const char* problem : {"multi_label_classification", "regression"}) {
     const TrainingData data =
         OpenLabeled(problem, SafetensorsDtype::kF32, {2, 2}, Bytes(std::vector<float>{1, 0, 0, 1}));
-    ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(data, {1, 0}, 2, {}, torch::kCPU));
+    ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0}, 2, {}, torch::kCPU));
     EXPECT_TRUE(
         torch::equal(batch.labels.values, torch::tensor({0.f, 1.f, 1.f, 0.f}).view({2, 2})));
     EXPECT_EQ(batch.labels.count, 4);
-    ASSERT_OK_AND_ASSIGN(const TokenBatch filled, ReadBatch(data, {1, 0}, 1, {}, torch::kCPU));
+    ASSERT_OK_AND_ASSIGN(const Batch filled, ReadBatch(data, {1, 0}, 1, {}, torch::kCPU));
     EXPECT_TRUE(torch::equal(filled.labels.values[0], torch::tensor({0.f, 1.f})));
     EXPECT_TRUE(filled.labels.values[1].isnan().all().item<bool>());
     EXPECT_EQ(filled.labels.count, 2);
@@ -277,12 +275,38 @@ TEST_F(ReadBatchTest, TypesComeWithTheirTokens) {
     const TrainingData data =
         OpenLabeled("single_label_classification", SafetensorsDtype::kI32, {2},
                     Bytes(std::vector<int32_t>{0, 1}), {0, 1, 0, 0, 0, 1});
-    ASSERT_OK_AND_ASSIGN(const TokenBatch batch, ReadBatch(data, {1, 0}, 1, {}, torch::kCPU));
+    ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0}, 1, {}, torch::kCPU));
     types = batch.types;
     labels = batch.labels.values;
   }
   EXPECT_TRUE(torch::equal(types, Ids({0, 0, 1, 0, 1, 0})));
   EXPECT_TRUE(torch::equal(labels, torch::tensor({1, -1}, torch::kInt64)));
+}
+
+TEST_F(ReadBatchTest, ImagesComeAsPixelsWithTheirLabels) {
+  TrainingData data = *TrainingData::Open(
+      WriteRows({{"task", "image-classification"},
+                 {"rows", "2"},
+                 {"problem_type", "single_label_classification"},
+                 {"num_labels", "2"},
+                 {"names", ""},
+                 {"rescale", "0.5"},
+                 {"mean", "[1]"},
+                 {"std", "[1]"}},
+                {{"labels", SafetensorsDtype::kI32, {2}},
+                 {"pixels", SafetensorsDtype::kU8, {2, 1, 2, 1}}},
+                {Bytes(std::vector<int32_t>{1, 0}), Bytes(std::vector<uint8_t>{2, 4, 6, 8})}),
+      3);
+  ASSERT_OK(data.CheckRows(
+      {.image = ImageSpec{.channels = 1, .height = 2, .width = 1}, .task = data.task()},
+      /*sees_padding=*/true));
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0, 0}, 2, {}, torch::kCPU));
+  EXPECT_TRUE(
+      torch::equal(batch.inputs, torch::tensor({2.f, 3.f, 0.f, 1.f, 0.f, 1.f}).view({3, 1, 2, 1})));
+  EXPECT_TRUE(torch::equal(batch.labels.values, torch::tensor({0, 1, -1}, torch::kInt64)));
+  EXPECT_EQ(batch.labels.count, 2);
+  EXPECT_EQ(batch.documents, nullptr);
+  EXPECT_THAT(CountLabels(data, 0, {}), IsOkAndHolds(1));
 }
 
 TEST_F(ReadBatchTest, AnErrorOfTheDataIsReturned) {

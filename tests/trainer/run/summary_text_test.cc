@@ -20,7 +20,7 @@ TEST(SummaryTextTest, SaysHowFarARunCameAndHowOftenItLeftItsPlan) {
   summary.first_loss = 6.5;
   summary.last_loss = 5.25;
   summary.duration = absl::Seconds(4);
-  summary.tokens = 1000;
+  summary.items = 1000;
   summary.checkpoint = "out/checkpoint-9";
   EXPECT_THAT(SummaryText(config, summary),
               AllOf(HasSubstr("9 of 10 (5 in this run)"), HasSubstr("250 tokens a second"),
