@@ -139,7 +139,7 @@ class LanguageModelJob final : public Job {
   torch::Tensor BranchingLoss(const torch::Tensor& tokens, std::mt19937_64& random) {
     const std::vector<torch::Tensor> parameters = model_->parameters();
     torch::Tensor penalty = torch::zeros({});
-    Stream stream = {.hidden = model_->Embed({.inputs = tokens})};
+    Stream stream = model_->Embed({.inputs = tokens});
     const BatchContext context = model_->ContextOf(stream.hidden);
     for (const std::shared_ptr<Block>& block : model_->blocks()) {
       const uint64_t dice = random() % 6;

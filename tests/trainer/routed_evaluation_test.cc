@@ -79,7 +79,7 @@ class RoutedEvaluationTest : public TrainingTest {
   int64_t NumChosen(const Tensor& tokens) {
     const torch::NoGradGuard no_grad;
     int64_t count = 0;
-    Stream stream = {.hidden = model_->Embed({.inputs = tokens})};
+    Stream stream = model_->Embed({.inputs = tokens});
     const BatchContext context = model_->ContextOf(stream.hidden);
     Tensor before = torch::zeros({spec_.experts->count});
     for (const auto& block : model_->blocks()) {

@@ -15,9 +15,10 @@
 
 namespace gemini::trainer {
 
-// A part of a model. The hidden tensor that it returns has the shape of the one that it took. It
-// adds what its router did to the router sums, or passes them on. It computes the same of the same
-// arguments and parameters, whatever the module's training flag says.
+// A part of a model. The hidden tensor that it returns has the shape of the one that it took, and
+// it returns a pair of the same shape if it took one. It adds what its router did to the router
+// sums, or passes them on. It computes the same of the same arguments and parameters, whatever the
+// module's training flag says.
 class Block : public torch::nn::Module {
  public:
   virtual Stream Forward(const Stream& stream, const BatchContext& context) = 0;

@@ -29,11 +29,11 @@ BatchLoss StagedModel::Losses(const Batch& batch, const LossFactors& factors) {
 torch::Tensor StagedModel::Forward(const Batch& batch) {
   BatchContext context;
   const Stream last = EmbedAndForward(batch, context);
-  return Head(last.hidden, context);
+  return Head(last, context);
 }
 
 Stream StagedModel::EmbedAndForward(const Batch& batch, BatchContext& context) {
-  Stream stream = {.hidden = Embed(batch)};
+  Stream stream = Embed(batch);
   context = ContextOf(stream.hidden);
   return ForwardBlocks(std::move(stream), context, 0, blocks_.size());
 }

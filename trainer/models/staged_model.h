@@ -32,14 +32,14 @@ namespace gemini::trainer {
 class StagedModel : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps a batch, of which it reads no labels, to the input of the
-  // first block [batch, sequence, width], or to a part of each sequence of it
-  // (trainer/layer_set.h); ContextOf makes from that what all blocks read of the batch; the blocks
-  // follow; Head maps the hidden tensor of the last block to logits. In place of them LossOf gives
-  // the loss, with which backward costs the least if it is told its factors. Both take the batch's
-  // context, for they may run when another batch has begun.
-  virtual torch::Tensor Embed(const Batch& batch) = 0;
+  // first block, or to a part of each sequence of it (trainer/layer_set.h); ContextOf makes from
+  // its hidden tensor what all blocks read of the batch; the blocks follow; Head maps what leaves
+  // the last block to logits. In place of them LossOf gives the loss, with which backward costs the
+  // least if it is told its factors. Both take the batch's context, for they may run when another
+  // batch has begun.
+  virtual Stream Embed(const Batch& batch) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
-  virtual torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) = 0;
+  virtual torch::Tensor Head(const Stream& last, const BatchContext& context) = 0;
   virtual BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
                            const LossFactors& factors) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }

@@ -331,12 +331,13 @@ torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
   return spec_.positions->for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
 }
 
-torch::Tensor Transformer::Embed(const Batch& batch) {
+Stream Transformer::Embed(const Batch& batch) {
   const bool are_images = spec_.image.has_value();
   const int64_t sequence = are_images ? spec_.max_sequence : batch.inputs.size(1);
   const torch::Tensor embedded = are_images ? EmbedImages(batch.inputs) : EmbedTokens(batch);
-  return DropFromPart(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout), part_,
-                      sequence);
+  return {.hidden =
+              DropFromPart(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout),
+                           part_, sequence)};
 }
 
 torch::Tensor Transformer::EmbedImages(const torch::Tensor& pixels) {
@@ -383,8 +384,8 @@ HeadInput Transformer::Finish(torch::Tensor hidden, const BatchContext& context)
   return {std::move(hidden), context.documents, context.dropout};
 }
 
-torch::Tensor Transformer::Head(const torch::Tensor& hidden, const BatchContext& context) {
-  return head_->Logits(Finish(hidden, context));
+torch::Tensor Transformer::Head(const Stream& last, const BatchContext& context) {
+  return head_->Logits(Finish(last.hidden, context));
 }
 
 BatchLoss Transformer::LossOf(Stream last, const BatchContext& context, const Labels& labels,

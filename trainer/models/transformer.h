@@ -19,9 +19,9 @@ class Transformer : public StagedModel {
  public:
   // Asks `layers` for the layers, and does not keep it. Throws c10::Error.
   Transformer(const ModelSpec& spec, LayerSet& layers);
-  torch::Tensor Embed(const Batch& batch) override;
+  Stream Embed(const Batch& batch) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
-  torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) override;
+  torch::Tensor Head(const Stream& last, const BatchContext& context) override;
   BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
                    const LossFactors& factors) override;
 

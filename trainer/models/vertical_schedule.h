@@ -2,8 +2,8 @@
 // Runs a step's micro-batches block by block: each block runs all of them, forward and then
 // backward. So its parameters move to DEVICE once a pass and not once a micro-batch.
 // Memory: between the blocks lies one activation [batch, sequence, width] for each block and
-// micro-batch, in an ActivationStore. The inside of a block is computed again in its backward, as
-// by ForwardRecomputed.
+// micro-batch, and of a pair trunk two (trainer/models/stream.h), in an ActivationStore. The inside
+// of a block is computed again in its backward, as by ForwardRecomputed.
 // Bits: each parameter's gradient is the sum over the micro-batches in their order, and bit-equal
 // to that of one micro-batch after the other. The weight of a tied embedding is an exception: all
 // its gradients of the head are added before those of the look-up.

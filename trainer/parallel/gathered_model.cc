@@ -31,10 +31,9 @@ class GatheredModel::GatheredBlock final : public Block {
     model_.GatherAhead(number_ + 1);
     const Stream out = Compute(stream, context);
     unit().Release();
-    std::vector<torch::Tensor> tensors = {out.hidden};
-    if (out.router_sums.defined()) tensors.push_back(out.router_sums);
-    tensors = unit().GatherBehind(tensors, [this] { model_.GatherAheadBackwards(number_); });
-    return {.hidden = tensors[0], .router_sums = tensors.size() > 1 ? tensors[1] : torch::Tensor()};
+    return StreamOf(
+        unit().GatherBehind(TensorsOf(out), [this] { model_.GatherAheadBackwards(number_); }),
+        /*has_pair=*/out.pair.defined());
   }
   Stream ForwardAgain(const Stream& stream, const BatchContext& context) override {
     layers().Use(unit().Views(UnitUse::kToTheEnd));
@@ -206,7 +205,7 @@ void GatheredModel::train(bool on) {
   whole_->train(on);
 }
 
-torch::Tensor GatheredModel::Embed(const Batch& batch) {
+Stream GatheredModel::Embed(const Batch& batch) {
   if (not_embedded_ == 0) Begin(1, /*by_stages=*/false);
   --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());
@@ -216,11 +215,12 @@ torch::Tensor GatheredModel::Embed(const Batch& batch) {
   embeddings_ = unit.Views(again ? UnitUse::kAgain : UnitUse::kOnce);
   layers_.front().Use(embeddings_);
   GatherAhead(1);
-  const torch::Tensor hidden = whole_->Embed(batch);
+  const Stream embedded = whole_->Embed(batch);
   layers_.front().PutBack();
   unit.Release();
   if (!spec_.tied_head || by_stages_) embeddings_.clear();
-  return again ? unit.GatherBehind({hidden})[0] : hidden;
+  if (!again) return embedded;
+  return StreamOf(unit.GatherBehind(TensorsOf(embedded)), /*has_pair=*/embedded.pair.defined());
 }
 
 BatchContext GatheredModel::ContextOf(const torch::Tensor& hidden) const {
@@ -261,8 +261,8 @@ auto GatheredModel::WithHead(const Compute& compute) {
   return result;
 }
 
-torch::Tensor GatheredModel::Head(const torch::Tensor& hidden, const BatchContext& context) {
-  return WithHead([&] { return whole_->Head(hidden, context); });
+torch::Tensor GatheredModel::Head(const Stream& last, const BatchContext& context) {
+  return WithHead([&] { return whole_->Head(last, context); });
 }
 
 BatchLoss GatheredModel::LossOf(Stream last, const BatchContext& context, const Labels& labels,

@@ -68,9 +68,9 @@ class GatheredModel final : public StagedModel {
       const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
       const std::optional<PipelinePlace>& place = {});
 
-  torch::Tensor Embed(const Batch& batch) override;
+  Stream Embed(const Batch& batch) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
-  torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& context) override;
+  torch::Tensor Head(const Stream& last, const BatchContext& context) override;
   BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
                    const LossFactors& factors) override;
   void train(bool on = true) override;

@@ -20,15 +20,6 @@ namespace {
 using policies::PipelineTask;
 using torch::Tensor;
 
-Tensor Leaf(const Tensor& tensor) { return tensor.detach().set_requires_grad(true); }
-
-std::vector<Tensor> TensorsOf(const Stream& stream) {
-  std::vector<Tensor> tensors;
-  if (stream.hidden.defined()) tensors.push_back(stream.hidden);
-  if (stream.router_sums.defined()) tensors.push_back(stream.router_sums);
-  return tensors;
-}
-
 // Names what a task receives and sends.
 std::string SiteOf(PipelineTask::Kind kind) {
   return kind == PipelineTask::Kind::kForward ? "hidden states" : "gradients of hidden states";
@@ -142,7 +133,7 @@ Stream PipelineStage::TakeReceived() {
   AwaitTransfer(receiving_.front(), CollectiveKind::kReceive);
   const std::vector<Tensor> tensors = std::move(receiving_.front().tensors);
   receiving_.pop_front();
-  return {.hidden = tensors[0], .router_sums = tensors.size() > 1 ? tensors[1] : Tensor()};
+  return StreamOf(tensors, /*has_pair=*/false);
 }
 
 void PipelineStage::Send(const PipelineTask& task, const Stream& stream) {
@@ -174,7 +165,7 @@ void PipelineStage::DropSent(bool waits) {
 Stream PipelineStage::RunBlocks(int64_t stage, const Batch& batch, Stream input,
                                 BatchContext& context) {
   model_.set_documents(batch.documents);
-  if (stage == 0) input.hidden = model_.Embed(batch);
+  if (stage == 0) input = model_.Embed(batch);
   context = model_.ContextOf(input.hidden);
   const ModelStages::Blocks& blocks = model_.place().stages.blocks(stage);
   return model_.ForwardBlocks(std::move(input), context, static_cast<size_t>(blocks.begin),
@@ -190,9 +181,7 @@ absl::Status PipelineStage::RunForward(const PipelineTask& task, const Step& ste
   most_live_ = std::max(most_live_, ++num_live_);
   model_.set_dropout_draw(step.draw_of(task.micro_batch));
   if (stage > 0) {
-    const Stream received = TakeReceived();
-    kept.input.hidden = Leaf(received.hidden);
-    if (received.router_sums.defined()) kept.input.router_sums = Leaf(received.router_sums);
+    kept.input = LeavesOf(TakeReceived());
   }
   BatchContext context;
   Stream output = RunBlocks(stage, batch, kept.input, context);
@@ -224,9 +213,7 @@ void PipelineStage::RunBackward(const PipelineTask& task, const Step& step) {
   }
   --num_live_;
   if (StageOf(task) == 0) return;
-  Stream gradients = {.hidden = kept.input.hidden.grad()};
-  if (kept.input.router_sums.defined()) gradients.router_sums = kept.input.router_sums.grad();
-  Send(task, gradients);
+  Send(task, GradientsOf(kept.input));
 }
 
 absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {

@@ -66,7 +66,7 @@ class ExpertCacheTest : public ::testing::Test {
   // How many experts the tokens choose, over all blocks: by the router sums.
   int64_t NumChosen(const Tensor& tokens) {
     int64_t count = 0;
-    Stream stream = {.hidden = model_->Embed({.inputs = tokens})};
+    Stream stream = model_->Embed({.inputs = tokens});
     const BatchContext context = model_->ContextOf(stream.hidden);
     Tensor before = torch::zeros({kExperts});
     for (const auto& block : model_->blocks()) {

@@ -25,6 +25,10 @@ class TestBlock : public Block {
     graph_runs += torch::GradMode::is_enabled() ? 1 : 0;
     const torch::Tensor fed = torch::addmm(bias, stream.hidden, weight).tanh();
     Stream out = {.hidden = stream.hidden + fed, .router_sums = stream.router_sums};
+    if (stream.pair.defined()) {
+      out.pair = stream.pair + fed.t().matmul(out.hidden) * 0.1;
+      out.hidden = out.hidden + fed.matmul(stream.pair) * 0.1;
+    }
     if (!routes_) return out;
     const torch::Tensor sums = torch::stack({torch::ones({16}), fed.softmax(1).sum(0)});
     out.router_sums = out.router_sums.defined() ? out.router_sums + sums : sums;
@@ -52,24 +56,28 @@ struct Gradients {
 };
 
 // A block for each of `routes`; two passes whose gradients accumulate.
-Gradients Train(bool recompute, const std::vector<bool>& routes) {
+Gradients Train(bool recompute, const std::vector<bool>& routes, bool has_pair) {
   torch::manual_seed(11);
   std::vector<std::shared_ptr<TestBlock>> blocks;
   for (const bool one : routes) blocks.push_back(std::make_shared<TestBlock>(one));
   torch::Tensor input = torch::randn({8, 16}).requires_grad_();
+  torch::Tensor pair = torch::randn({16, 16}).requires_grad_();
   Gradients gradients;
   for (int pass = 0; pass < 2; ++pass) {
     Stream stream = {.hidden = input * 2};
+    if (has_pair) stream.pair = pair * 3;
     for (const auto& block : blocks) {
       stream = recompute ? ForwardRecomputed(block, stream, {}) : block->Forward(stream, {});
     }
     gradients.loss = stream.hidden.square().sum();
+    if (has_pair) gradients.loss = gradients.loss + 5 * stream.pair.square().sum();
     if (stream.router_sums.defined()) {
       gradients.loss = gradients.loss + 7 * (stream.router_sums[0] * stream.router_sums[1]).sum();
     }
     gradients.loss.backward();
   }
   gradients.values.push_back(input.grad());
+  if (has_pair) gradients.values.push_back(pair.grad());
   for (const auto& block : blocks) {
     gradients.values.push_back(block->weight.grad());
     gradients.values.push_back(block->bias.grad());
@@ -77,11 +85,11 @@ Gradients Train(bool recompute, const std::vector<bool>& routes) {
   return gradients;
 }
 
-void ExpectBitEqual(const std::vector<bool>& routes) {
-  const Gradients plain = Train(/*recompute=*/false, routes);
-  const Gradients recomputed = Train(/*recompute=*/true, routes);
+void ExpectBitEqual(const std::vector<bool>& routes, bool has_pair = false) {
+  const Gradients plain = Train(/*recompute=*/false, routes, has_pair);
+  const Gradients recomputed = Train(/*recompute=*/true, routes, has_pair);
   EXPECT_TRUE(torch::equal(plain.loss, recomputed.loss));
-  ASSERT_EQ(plain.values.size(), 1 + 2 * routes.size());
+  ASSERT_EQ(plain.values.size(), 1 + has_pair + 2 * routes.size());
   for (size_t i = 0; i < plain.values.size(); ++i) {
     ASSERT_TRUE(recomputed.values[i].defined()) << i;
     EXPECT_TRUE(torch::equal(plain.values[i], recomputed.values[i])) << i;
@@ -94,6 +102,11 @@ TEST(RecomputeTest, GradientsAreBitEqual) { ExpectBitEqual({false, false, false}
 TEST(RecomputeTest, GradientsThroughTheRouterSumsAreBitEqual) {
   ExpectBitEqual({true, true});
   ExpectBitEqual({false, true, false, true, false});
+}
+
+TEST(RecomputeTest, GradientsThroughAPairAreBitEqual) {
+  ExpectBitEqual({false, false, false}, /*has_pair=*/true);
+  ExpectBitEqual({false, true, false}, /*has_pair=*/true);
 }
 
 TEST(RecomputeTest, TheBlockRunsTwiceAndOnlyTheSecondTimeWithAGraph) {

@@ -135,7 +135,7 @@ TEST(GemmaTest, TheFactorOfTheEmbeddingIsRoundedToItsType) {
   torch::Tensor table = model->parameters().front();
   table.fill_(1);
   const torch::Tensor tokens = torch::full({1, 2}, 3, torch::kInt64);
-  EXPECT_EQ(model->Embed({.inputs = tokens})[0][1][5].item<double>(), 55.5);
+  EXPECT_EQ(model->Embed({.inputs = tokens}).hidden[0][1][5].item<double>(), 55.5);
 }
 
 TEST_P(StagedModelTest, ParametersAreInTheOrderOfFirstUse) {

@@ -234,18 +234,18 @@ class CountedLm : public StagedModel {
     weight_ = register_parameter("weight", torch::ones({10, 4}));
     for (int i = 0; i < 2; ++i) blocks_.push_back(std::make_shared<CountedBlock>(*this, i));
   }
-  torch::Tensor Embed(const Batch& batch) override {
+  Stream Embed(const Batch& batch) override {
     runs.push_back("embed");
-    return torch::embedding(weight_, batch.inputs);
+    return {.hidden = torch::embedding(weight_, batch.inputs)};
   }
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
-  torch::Tensor Head(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
-    return hidden.matmul(weight_.t());
+  torch::Tensor Head(const Stream& last, const BatchContext& /*context*/) override {
+    return last.hidden.matmul(weight_.t());
   }
   BatchLoss LossOf(Stream last, const BatchContext& context, const Labels& labels,
                    const LossFactors& /*factors*/) override {
     runs.push_back(is_last_ ? "head, last" : "head");
-    return {.sum = Head(last.hidden, context).square().sum(), .count = labels.count};
+    return {.sum = Head(last, context).square().sum(), .count = labels.count};
   }
   void set_last_micro_batch(bool is_last) override { is_last_ = is_last; }
   void BeginMicroBatches(int64_t count) override {
