@@ -49,17 +49,18 @@ double RelativeError(const torch::Tensor& ours, const torch::Tensor& theirs, dou
   return largest == 0 ? difference : difference / largest;
 }
 
+int64_t SizeIn(const SafetensorsReader& reader, const char* name) {
+  int64_t value = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(reader.metadata().at(name), &value)) << name;
+  return value;
+}
+
 PairTrunkSpec SpecOf(const SafetensorsReader& reader) {
-  const auto size = [&](const char* name) {
-    int64_t value = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(reader.metadata().at(name), &value)) << name;
-    return value;
-  };
+  const auto size = [&](const char* name) { return SizeIn(reader, name); };
   const int64_t pair_width = size("pair_width");
   const int64_t triangle_heads = size("triangle_num_heads");
   return {.msa_width = size("msa_width"),
           .pair_width = pair_width,
-          .num_blocks = size("num_blocks"),
           .msa_heads = {.num_heads = size("msa_num_heads"), .head_size = size("msa_head_size")},
           .triangle_heads = {.num_heads = triangle_heads, .head_size = pair_width / triangle_heads},
           .triangle_width = pair_width,
@@ -84,8 +85,8 @@ TEST(PairTrunkParityTest, OutputsAndGradientsAreThoseOfTransformersAndThePaper) 
     PlainLayers layers(torch::kFloat32);
     ModuleGroup root;
     std::vector<std::shared_ptr<PairBlock>> blocks;
-    for (int64_t i = 0; i < spec.num_blocks; ++i) {
-      blocks.push_back(AddModule(root, absl::StrCat(spec.blocks, ".", i),
+    for (int64_t i = 0; i < SizeIn(reference, "num_blocks"); ++i) {
+      blocks.push_back(AddModule(root, absl::StrCat("trunk.blocks.", i),
                                  std::make_shared<PairBlock>(spec, layers)));
     }
     const auto parameters = root.named_parameters();

@@ -105,12 +105,12 @@ std::string ConfigText(const HfCheckpoint& source, const SaveOptions& options) {
   const TaskSpec& task = config.spec.task;
   OrderedJson json = OrderedJson::parse(config.json, nullptr, /*allow_exceptions=*/false);
   // Where it says nothing of them, the data have said what the labels are.
-  const bool lacks_labels = !task.predicts_tokens() && (!config.names_labels ||
-                                                        !json.contains("problem_type") ||
-                                                        json["problem_type"].is_null());
+  const bool lacks_labels =
+      task.is_classification() &&
+      (!config.names_labels || !json.contains("problem_type") || json["problem_type"].is_null());
   if (!in_fp32 && !has_another_head && !lacks_labels) return config.json;
   if (has_another_head) json["architectures"] = OrderedJson::array({config.model_class});
-  if (!task.predicts_tokens() && (has_another_head || lacks_labels)) DescribeLabels(task, json);
+  if (task.is_classification() && (has_another_head || lacks_labels)) DescribeLabels(task, json);
   if (!in_fp32) return json.dump(2) + "\n";
   for (const char* key : {"dtype", "torch_dtype"}) {  // The new name and the old one.
     if (json.contains(key)) json[key] = "float32";

@@ -63,7 +63,8 @@ KeyTable RunKeys(RunConfig& config) {
                  "What to learn: the next token, tokens that are hidden, or labels; auto: what "
                  "the model's config.json says. Files of another task get a new head"},
                 config.task,
-                {"auto", "causal", "masked", "sequence-classification", "image-classification"}),
+                {"auto", "causal", "masked", "sequence-classification", "image-classification",
+                 "distogram"}),
       PathKey({"data", "FILE",
                "What to train on, as tools/prepare_data.py writes it: a text as .npy (tokens, one "
                "dimension, uint16 or uint32), or as .safetensors chats, of which the answers are "

@@ -13,9 +13,10 @@ namespace gemini::trainer {
 
 struct Family {
   absl::string_view model_type;  // As config.json has it.
-  // By task (TaskKind): the class in transformers, for the key "architectures". It is empty where
-  // the family has no such task. Each has one at least.
-  std::array<absl::string_view, 4> classes;
+  // By task (TaskKind): the class in transformers, or of a family that is not there a name of our
+  // own, for the key "architectures". It is empty where the family has no such task. Each has one
+  // at least.
+  std::array<absl::string_view, 5> classes;
   // Returns the spec. A key that is left out has the default of the family's configuration class in
   // transformers. If keys.status() is not OK afterwards, the caller drops the spec.
   ModelSpec (*make_spec)(ConfigKeys& keys);
@@ -34,6 +35,7 @@ ModelSpec MakeLlamaSpec(ConfigKeys& keys);
 ModelSpec MakeMistralSpec(ConfigKeys& keys);
 ModelSpec MakeMixtralSpec(ConfigKeys& keys);
 ModelSpec MakeOptSpec(ConfigKeys& keys);
+ModelSpec MakePairTrunkSpec(ConfigKeys& keys);
 ModelSpec MakePhi3Spec(ConfigKeys& keys);
 ModelSpec MakeQwen2Spec(ConfigKeys& keys);
 ModelSpec MakeQwen2MoeSpec(ConfigKeys& keys);

@@ -119,6 +119,7 @@ void SetTask(TaskSpec task, ModelSpec& spec) {
     spec.classifier = ClassifierSpec();
     names.classifier = "score";
   }
+  if (spec.task.kind == TaskKind::kDistogram) spec.task.num_labels = spec.pair_trunk->num_bins;
   // As transformers: only the loss of a causal model includes its routers'.
   if (spec.experts.has_value()) spec.experts->router_loss_coefficient.reset();
   heads = {names.classifier + "."};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a transformer computes and what its tensors are called: all that the model, its checkpoint
-// and its forecast have to know of a family. A family makes one from config.json
-// (hf_config.h); one module runs them all (trainer/models/transformer.h). No Torch.
+// What a model computes and what its tensors are called: all that the model, its checkpoint and its
+// forecast have to know of a family. A family makes one from config.json (hf_config.h). One module
+// runs all that are transformers (trainer/models/transformer.h), and one those that have a pair
+// trunk (trainer/models/pair_trunk_model.h). No Torch.
 // Names:  of layers, from the model's root: a layer "transformer.ln_f" has the tensors
 //         "transformer.ln_f.weight" and "transformer.ln_f.bias".
 #pragma once
@@ -12,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/families/classifier_spec.h"
 #include "trainer/families/image_spec.h"
+#include "trainer/families/pair_trunk_spec.h"
 #include "trainer/families/task_spec.h"
 #include "trainer/families/weight_names.h"
 
@@ -217,22 +220,6 @@ struct LayerNames {
   std::string classifier = {};
 };
 
-// What a classifier reads of a sequence.
-enum class ClassifierInput : uint8_t {
-  kLastToken,
-  kFirstToken,
-  // What a linear layer of the model's width with a bias, the pooler, and the hyperbolic tangent
-  // make of the first token.
-  kPooledFirstToken,
-};
-
-// The head of a classification: a linear layer that reads one token of each sequence.
-struct ClassifierSpec {
-  ClassifierInput input = ClassifierInput::kLastToken;
-  bool bias = false;
-  double dropout = 0;  // Of what it reads.
-};
-
 // All sizes are >= 1, but that a model of images has no vocabulary.
 struct ModelSpec {
   int64_t vocab_size = 0;
@@ -240,6 +227,9 @@ struct ModelSpec {
   int64_t width = 0;         // Elements of a token in a block's input and output.
   int64_t num_blocks = 0;
   std::optional<ImageSpec> image = {};  // Empty: the model reads tokens.
+  // What the model is if it reads alignments. Then a position is one of a residue, the width is
+  // that of the alignment, and what follows here of embeddings and blocks means nothing.
+  std::optional<PairTrunkSpec> pair_trunk = {};
   // The width of the token embedding. Where it is not `width`, a linear layer without a bias leads
   // from it to that, and another one from the last block's output back.
   int64_t embedding_width = 0;
@@ -281,6 +271,12 @@ struct ModelSpec {
   // more is rarely meant and costs memory squared.
   int64_t default_sequence() const {
     return image.has_value() ? max_sequence : std::min<int64_t>(max_sequence, 1024);
+  }
+  // Elements that a row of so many positions has in each tensor between two blocks.
+  std::vector<int64_t> ElementsBetweenBlocks(int64_t sequence) const {
+    if (!pair_trunk.has_value()) return {sequence * width};
+    return {pair_trunk->num_sequences * sequence * width,
+            sequence * sequence * pair_trunk->pair_width};
   }
   bool has_projections() const { return embedding_width != width; }
   // Whether backward needs parameters of the embeddings again: a table is not needed.

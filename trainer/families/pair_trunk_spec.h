@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sizes of a trunk that refines two things at once, a multiple-sequence alignment and what is
-// known of each pair of residues, and what its tensors are called. PairBlock is one of its blocks
-// (trainer/models/pair_trunk.h). No Torch.
+// known of each pair of residues, and what its tensors are called. PairTrunk is a model of it, and
+// PairBlock one of its blocks (trainer/models/pair_trunk_model.h, pair_trunk.h). No Torch.
 // Names:  of layers, from the block on: a layer "mlp_pair.mlp.1" of block 3 has the tensors
 //         "<blocks>.3.mlp_pair.mlp.1.weight" and "<blocks>.3.mlp_pair.mlp.1.bias". Those that stand
 //         here are EsmFold's for all that EsmFold has, and OpenFold's for the alignment (Lin et
 //         al., "Evolutionary-scale prediction of atomic-level protein structure with a language
-//         model", Science 379, 2023; Ahdritz et al., "OpenFold", Nature Methods 21, 2024).
+//         model", Science 379, 2023; Ahdritz et al., "OpenFold", Nature Methods 21, 2024). Those of
+//         the embedding are our own.
 // Source: Jumper et al., "Highly accurate protein structure prediction with AlphaFold", Nature 596,
-//         2021, supplementary methods 1.6, Algorithms 6 to 15.
+//         2021, supplementary methods 1.5 and 1.6, Algorithms 3 to 15.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -116,18 +117,30 @@ struct PairBlockNames {
       .norm = "mlp_pair.mlp.0", .in = "mlp_pair.mlp.1", .out = "mlp_pair.mlp.3"};
 };
 
+// The names of the tables that are embedded, from the model's root.
+struct PairEmbeddingNames {
+  std::string residues = "embedder.residues";
+  std::string first_sequence = "embedder.first_sequence";
+  std::string left = "embedder.left";
+  std::string right = "embedder.right";
+  std::string relative_positions = "embedder.relative_positions";
+};
+
 // All sizes are >= 1.
 struct PairTrunkSpec {
-  int64_t msa_width = 0;   // Elements of a residue of one sequence of the alignment.
-  int64_t pair_width = 0;  // Elements of a pair of residues.
-  int64_t num_blocks = 0;
-  AxialHeads msa_heads = {};            // Of both attentions to the alignment.
-  AxialHeads triangle_heads = {};       // Of both attentions to the pairs.
-  int64_t triangle_width = 0;           // Between the linear layers of a triangle multiplication.
-  int64_t outer_width = 0;              // Of each factor of the outer product.
-  int64_t transition_factor = 4;        // A transition is so much wider inside than outside.
-  double norm_epsilon = 1e-5;           // Of all norms, which are layer norms.
-  std::string blocks = "trunk.blocks";  // Block i is "<blocks>.<i>".
+  int64_t num_sequences = 1;       // Of an alignment.
+  int64_t msa_width = 0;           // Elements of a residue of one sequence of the alignment.
+  int64_t pair_width = 0;          // Elements of a pair of residues.
+  AxialHeads msa_heads = {};       // Of both attentions to the alignment.
+  AxialHeads triangle_heads = {};  // Of both attentions to the pairs.
+  int64_t triangle_width = 0;      // Between the linear layers of a triangle multiplication.
+  int64_t outer_width = 0;         // Of each factor of the outer product.
+  int64_t transition_factor = 4;   // A transition is so much wider inside than outside.
+  double norm_epsilon = 1e-5;      // Of all norms, which are layer norms.
+  // Residues that are further apart in the sequence than this share what is learned of their place.
+  int64_t relative_positions = 32;
+  int64_t num_bins = 64;  // Of distances.
+  PairEmbeddingNames embedding = {};
   PairBlockNames block = {};
 };
 

@@ -74,9 +74,49 @@ Count Head(const ModelSpec& spec) {
   return sum;
 }
 
+int64_t Capped(const Count& sum) {
+  return static_cast<int64_t>(std::min<Count>(sum, std::numeric_limits<int64_t>::max()));
+}
+
+Count AxialAttention(const AxialHeads& heads, Count width, bool has_bias_norm, Count bias_width) {
+  const Count inner = heads.num_heads * heads.head_size;
+  return 2 * width + (has_bias_norm ? 2 * bias_width : Count(0)) + bias_width * heads.num_heads +
+         3 * Linear(width, inner, false) + Linear(width, inner, true) + Linear(inner, width, true);
+}
+
+Count Transition(const PairTrunkSpec& trunk, Count width) {
+  const Count inner = trunk.transition_factor * width;
+  return 2 * width + Linear(width, inner, true) + Linear(inner, width, true);
+}
+
+Count TriangleProduct(const PairTrunkSpec& trunk) {
+  const Count pair = trunk.pair_width, width = trunk.triangle_width;
+  return 2 * pair + 4 * Linear(pair, width, true) + 2 * width + Linear(width, pair, true) +
+         Linear(pair, pair, true);
+}
+
+Count PairBlock(const PairTrunkSpec& trunk) {
+  const Count msa = trunk.msa_width, pair = trunk.pair_width, outer = trunk.outer_width;
+  return AxialAttention(trunk.msa_heads, msa, /*has_bias_norm=*/true, pair) +
+         AxialAttention(trunk.msa_heads, msa, /*has_bias_norm=*/false, 0) + Transition(trunk, msa) +
+         2 * msa + 2 * Linear(msa, outer, true) + Linear(outer * outer, pair, true) +
+         2 * TriangleProduct(trunk) +
+         2 * AxialAttention(trunk.triangle_heads, pair, /*has_bias_norm=*/false, pair) +
+         Transition(trunk, pair);
+}
+
+Count PairTrunk(const ModelSpec& spec, const PairTrunkSpec& trunk) {
+  const Count tables = 2 * Count(spec.vocab_size) * (trunk.msa_width + trunk.pair_width) +
+                       Count(2 * trunk.relative_positions + 1) * trunk.pair_width;
+  const Count head = spec.task.predicts_tokens() ? Linear(trunk.msa_width, spec.vocab_size, true)
+                                                 : Linear(trunk.pair_width, trunk.num_bins, true);
+  return tables + spec.num_blocks * PairBlock(trunk) + head;
+}
+
 }  // namespace
 
 int64_t NumParameters(const ModelSpec& spec) {
+  if (spec.pair_trunk.has_value()) return Capped(PairTrunk(spec, *spec.pair_trunk));
   const Count embedding_width = spec.embedding_width;
   Count sum = spec.vocab_size * embedding_width;
   if (spec.image.has_value()) {
@@ -95,7 +135,7 @@ int64_t NumParameters(const ModelSpec& spec) {
   }
   if (spec.final_norm) sum += Norm(spec.norm, spec.width);
   sum += Head(spec);
-  return static_cast<int64_t>(std::min<Count>(sum, std::numeric_limits<int64_t>::max()));
+  return Capped(sum);
 }
 
 }  // namespace gemini::trainer

@@ -67,9 +67,74 @@ policies::BlockSizes BlockOf(const ModelSpec& spec, int64_t index, int64_t seque
   return block;
 }
 
+// A token is a residue of the first sequence: what is computed for each residue of an alignment, or
+// for each pair, is computed as often for it as there are sequences or residues.
+policies::BlockSizes PairBlockOf(const PairTrunkSpec& trunk, int64_t residues) {
+  const double msa = Count(trunk.msa_width), pair = Count(trunk.pair_width);
+  const double sequences = Count(trunk.num_sequences), per_pair = Count(residues);
+  policies::BlockSizes block;
+  const auto add = [&block](double in, double out, double share, bool leads_out = false) {
+    block.matrices.push_back({.in = in, .out = out, .leads_out = leads_out, .token_share = share});
+  };
+  // Products without parameters, as FLOP of a token. They are counted as attention's.
+  double flops = 0;
+  const auto add_attention = [&](const AxialHeads& heads, double width, double share,
+                                 double num_biases, double bias_share, double seen) {
+    const double inner = Count(heads.num_heads) * Count(heads.head_size);
+    if (num_biases > 0) add(pair, num_biases, bias_share);
+    add(width, 4 * inner, share);
+    add(inner, width, share, /*leads_out=*/true);
+    flops += 4 * inner * seen * share;
+  };
+  const auto add_transition = [&](double width, double share) {
+    add(width, Count(trunk.transition_factor) * width, share);
+    add(Count(trunk.transition_factor) * width, width, share, /*leads_out=*/true);
+  };
+  const double outer = Count(trunk.outer_width), triangle = Count(trunk.triangle_width);
+  const double msa_heads = Count(trunk.msa_heads.num_heads);
+  const double triangle_heads = Count(trunk.triangle_heads.num_heads);
+  add_attention(trunk.msa_heads, msa, sequences, msa_heads, per_pair, per_pair);
+  add_attention(trunk.msa_heads, msa, sequences, 0, 0, sequences);
+  add_transition(msa, sequences);
+  add(msa, 2 * outer, sequences);
+  flops += 2 * outer * outer * sequences * per_pair;
+  add(outer * outer, pair, per_pair, /*leads_out=*/true);
+  for (int i = 0; i < 2; ++i) {
+    add(pair, 4 * triangle + pair, per_pair);
+    flops += 2 * triangle * per_pair * per_pair;
+    add(triangle, pair, per_pair, /*leads_out=*/true);
+  }
+  for (int i = 0; i < 2; ++i) {
+    add_attention(trunk.triangle_heads, pair, per_pair, triangle_heads, per_pair, per_pair);
+  }
+  add_transition(pair, per_pair);
+  block.query_width = msa_heads * Count(trunk.msa_heads.head_size);
+  block.key_width = block.query_width;
+  block.num_key_heads = trunk.msa_heads.num_heads;
+  block.seen_tokens = flops / (4 * block.query_width);
+  return block;
+}
+
+policies::ModelSizes SizesOfTrunk(const ModelSpec& spec, const PairTrunkSpec& trunk,
+                                  int64_t residues) {
+  policies::ModelSizes sizes;
+  sizes.blocks.assign(static_cast<size_t>(spec.num_blocks), PairBlockOf(trunk, residues));
+  const double msa = Count(trunk.msa_width), pair = Count(trunk.pair_width);
+  sizes.width = Count(trunk.num_sequences) * msa + Count(residues) * pair;
+  sizes.embedding_parameters =
+      2 * Count(spec.vocab_size) * (msa + pair) + Count(2 * trunk.relative_positions + 1) * pair;
+  sizes.head_parameters =
+      spec.task.predicts_tokens() ? msa * Count(spec.vocab_size) : pair * Count(trunk.num_bins);
+  sizes.tied_head = false;
+  sizes.num_heads = sizes.num_key_heads = trunk.msa_heads.num_heads;
+  sizes.feed_width = trunk.transition_factor * trunk.msa_width;
+  return sizes;
+}
+
 }  // namespace
 
 policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence) {
+  if (spec.pair_trunk.has_value()) return SizesOfTrunk(spec, *spec.pair_trunk, sequence);
   policies::ModelSizes sizes;
   for (int64_t block = 0; block < spec.num_blocks; ++block) {
     sizes.blocks.push_back(BlockOf(spec, block, sequence));

@@ -111,7 +111,7 @@ absl::StatusOr<TaskChoice> ChooseTask(const Json& config, absl::string_view wher
   const bool is_known = std::ranges::count(family.classes, absl::string_view(architecture)) > 0;
   choice.is_new = architecture != choice.model_class &&
                   ((is_known && !architecture.empty()) || wish.name != "auto");
-  if (choice.task.predicts_tokens()) return choice;
+  if (!choice.task.is_classification()) return choice;
   const bool says_labels = config.contains("id2label") || config.contains("num_labels");
   const bool is_of_another = !architecture.empty();
   if (choice.is_new && wish.labels.has_value() && (is_of_another || !says_labels)) {

@@ -11,10 +11,12 @@
 namespace gemini::trainer {
 
 enum class TaskKind : uint8_t {
-  kCausal,                  // Each token is predicted from those before it.
-  kMasked,                  // Some tokens are hidden, and predicted from all others.
+  kCausal,  // Each token is predicted from those before it.
+  // Some tokens, or residues of an alignment, are hidden, and predicted from all others.
+  kMasked,
   kSequenceClassification,  // A sequence has labels.
   kImageClassification,     // An image has labels.
+  kDistogram,               // Of each pair of residues a bin of distances is predicted.
 };
 
 // What the labels of a sequence or of an image are. The loss of each is that of transformers, which
@@ -26,7 +28,7 @@ enum class ProblemType : uint8_t {
 };
 
 inline constexpr absl::string_view kTaskNames[] = {"causal", "masked", "sequence-classification",
-                                                   "image-classification"};
+                                                   "image-classification", "distogram"};
 inline constexpr absl::string_view kProblemNames[] = {"single_label_classification",
                                                       "multi_label_classification", "regression"};
 
@@ -37,12 +39,15 @@ inline constexpr int64_t kMostLabels = 1 << 16;
 
 struct TaskSpec {
   TaskKind kind = TaskKind::kCausal;
-  // These are of classifications.
+  // These are of classifications. A distogram has one of num_labels bins.
   ProblemType problem = ProblemType::kSingleLabel;
   int64_t num_labels = 0;
   std::vector<std::string> names = {};  // One a label; empty where nobody named them.
 
   bool predicts_tokens() const { return kind == TaskKind::kCausal || kind == TaskKind::kMasked; }
+  bool is_classification() const {
+    return kind == TaskKind::kSequenceClassification || kind == TaskKind::kImageClassification;
+  }
   bool operator==(const TaskSpec&) const = default;
 };
 

@@ -10,9 +10,10 @@ namespace gemini::trainer {
 namespace {
 
 // What transformers' classes name their heads, which stand beside the model itself: those of
-// language models, and of sequences, tokens and questions.
-constexpr absl::string_view kHeads[] = {"lm_head.",    "embed_out.",  "cls.",
-                                        "classifier.", "qa_outputs.", "score."};
+// language models, and of sequences, tokens and questions. The last two are of pair trunks.
+constexpr absl::string_view kHeads[] = {"lm_head.",         "embed_out.",     "cls.",
+                                        "classifier.",      "qa_outputs.",    "score.",
+                                        "masked_msa_head.", "distogram_head."};
 // GPT2DoubleHeadsModel and TRL's value head have these beside a language model's.
 constexpr absl::string_view kHeadsBeside[] = {"multiple_choice_head.", "v_head."};
 // A part of the model itself that only some tasks have.

@@ -39,10 +39,14 @@ int64_t DeviceMemory(const RunConfig& config, int64_t num_trained, int64_t num_f
 }
 
 BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
-                                          int64_t width) {
-  if (config.micro_batch_schedule != "vertical") return {};
-  return {.count = num_blocks * config.accumulate,
-          .size_bytes = config.batch * config.sequence * width * ElementBytes(config.element())};
+                                          absl::Span<const int64_t> elements_of_row) {
+  BoundaryActivations activations;
+  if (config.micro_batch_schedule != "vertical") return activations;
+  activations.count = num_blocks * config.accumulate;
+  for (const int64_t elements : elements_of_row) {
+    activations.tensor_bytes.push_back(config.batch * elements * ElementBytes(config.element()));
+  }
+  return activations;
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
@@ -52,11 +56,14 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   plan.chunk_bytes = chunk_bytes;
   plan.bytes[Tier::kDevice] = config.device_memory;
   plan.kept_activation_bytes = plan.bytes[Tier::kDevice] / kActivationPart;
-  const int64_t kept = plan.kept_activation_bytes / std::max<int64_t>(activations.size_bytes, 1);
+  const int64_t kept = plan.kept_activation_bytes / std::max<int64_t>(activations.size_bytes(), 1);
   if (activations.count > kept) {
+    int64_t rounded_bytes = 0;
+    for (const int64_t size_bytes : activations.tensor_bytes) {
+      rounded_bytes += RoundUp(size_bytes, chunk_bytes);
+    }
     plan.host_activation_bytes =
-        (activations.count - kept) * RoundUp(activations.size_bytes, chunk_bytes) +
-        SpareSlots({}) * chunk_bytes;
+        (activations.count - kept) * rounded_bytes + SpareSlots({}) * chunk_bytes;
   }
   for (const NvmeDirectory& directory : config.nvme) {
     plan.bytes[Tier::kNvme] += directory.capacity_bytes;

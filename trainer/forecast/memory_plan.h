@@ -4,6 +4,8 @@
 // Units:  bytes, but for numbers of parameters, which are elements.
 #pragma once
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -16,11 +18,17 @@ namespace gemini::trainer {
 
 // The activations between blocks that the vertical schedule keeps at one time.
 struct BoundaryActivations {
-  int64_t count = 0;       // One a block and micro-batch.
-  int64_t size_bytes = 0;  // Of one.
+  int64_t count = 0;  // One a block and micro-batch.
+  // Of each of the tensors that one has: of a pair trunk two, else one.
+  std::vector<int64_t> tensor_bytes = {};
+
+  int64_t size_bytes() const {
+    return std::accumulate(tensor_bytes.begin(), tensor_bytes.end(), int64_t{0});
+  }
 };
+// `elements_of_row`: of each of these tensors (ModelSpec::ElementsBetweenBlocks).
 BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
-                                          int64_t width);
+                                          absl::Span<const int64_t> elements_of_row);
 
 struct MemoryPlan {
   TierMap<int64_t> bytes;

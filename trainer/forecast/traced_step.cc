@@ -369,8 +369,11 @@ SharedDocuments DocumentsOf(const RoundShape& round) {
 
 torch::Tensor InputsOf(const ModelSpec& spec, const RoundShape& round) {
   if (!spec.image.has_value()) {
-    return at::empty({round.batch, round.sequence},
-                     torch::dtype(torch::kInt64).device(torch::kMeta));
+    std::vector<int64_t> sizes = {round.batch, round.sequence};
+    if (spec.pair_trunk.has_value()) {
+      sizes.insert(sizes.begin() + 1, spec.pair_trunk->num_sequences);
+    }
+    return at::empty(sizes, torch::dtype(torch::kInt64).device(torch::kMeta));
   }
   const ImageSpec& image = *spec.image;
   return at::empty({round.batch, image.channels, image.height, image.width},
@@ -382,10 +385,11 @@ void RunMicroBatch(const ModelSpec& spec, StagedModel& model, const RoundShape& 
                    StepRecorder& recorder) {
   recorder.set_backward(false);
   const torch::Tensor inputs = InputsOf(spec, round);
-  const BatchLoss loss = model.Losses({.inputs = inputs,
-                                       .labels = Labels::OfTask(spec.task, inputs),
-                                       .documents = DocumentsOf(round)},
-                                      LossFactors());
+  // It is there until backward has ended.
+  const Batch batch = {.inputs = inputs,
+                       .labels = Labels::OfTask(spec.task, inputs),
+                       .documents = DocumentsOf(round)};
+  const BatchLoss loss = model.Losses(batch, LossFactors());
   if (!round.train) return;
   recorder.set_backward(true);
   loss.Backward(LossFactors());

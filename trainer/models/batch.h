@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of rows or of images, as a model takes it: what it reads, and what it is to predict.
+// A batch of rows, of images or of alignments, as a model takes it: what it reads, and what it is
+// to predict.
 #pragma once
 #include <cstdint>
 
@@ -16,6 +17,8 @@ struct Labels {
   //     causal, masked    int64 [batch, sequence]: a label stands where its token does. That of a
   //                       causal task is predicted from the tokens before it; the model shifts
   //                       them, as transformers does.
+  //                       Of an alignment masked labels are [batch, sequences, residues].
+  //     distogram         int64 [batch, residues, residues]: the bin of each pair.
   //     classification    int64 [batch]: of a single label, the class.
   //                       fp32 [batch, num_labels]: of several 0 or 1; of a regression numbers.
   torch::Tensor values;
@@ -31,6 +34,10 @@ struct Labels {
     if (task.kind == TaskKind::kCausal) return AllOf(inputs);
     if (task.kind == TaskKind::kMasked) return {inputs, inputs.numel()};
     const int64_t rows = inputs.size(0);
+    if (task.kind == TaskKind::kDistogram) {
+      const int64_t residues = inputs.size(2);
+      return {at::zeros({rows, residues, residues}, inputs.options()), rows * residues * residues};
+    }
     if (task.problem == ProblemType::kSingleLabel) {
       return {at::zeros({rows}, inputs.options().dtype(torch::kInt64)), rows};
     }
@@ -48,8 +55,8 @@ struct Labels {
 };
 
 struct Batch {
-  // Tokens, int64 [batch, sequence], or of a model of images pixels, fp32 [batch, channels, height,
-  // width].
+  // Tokens, int64 [batch, sequence]; of a model of images pixels, fp32 [batch, channels, height,
+  // width]; of a pair trunk residues, int64 [batch, sequences, residues].
   torch::Tensor inputs;
   Labels labels = {};
   SharedDocuments documents = {};  // The rows have these.

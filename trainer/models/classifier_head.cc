@@ -35,6 +35,14 @@ Tensor HitsOf(const Tensor& logits, const Tensor& labels) {
 
 }  // namespace
 
+BatchLoss LossOfClasses(const Tensor& logits, const Tensor& classes, int64_t count) {
+  const Tensor wide = logits.to(at::toOpMathType(logits.scalar_type()));
+  BatchLoss loss = {.sum = {}, .count = count};
+  loss.sum = at::cross_entropy_loss(wide, classes, /*weight=*/{}, at::Reduction::Sum, kNoLabel);
+  if (!at::GradMode::is_enabled()) loss.hits = HitsOf(wide, classes);
+  return loss;
+}
+
 ClassifierHead::ClassifierHead(torch::nn::Module& root, const ModelSpec& spec, LayerSet& layers,
                                int64_t site)
     : spec_(spec.classifier.value()),
@@ -77,15 +85,11 @@ Tensor ClassifierHead::Logits(const HeadInput& input) const {
 BatchLoss ClassifierHead::LossOf(HeadInput input, const Labels& labels,
                                  const LossFactors& /*factors*/) const {
   const Tensor in_model = Logits(input);
+  if (problem_ == ProblemType::kSingleLabel) {
+    return LossOfClasses(in_model, labels.values, labels.count);
+  }
   const Tensor logits = in_model.to(at::toOpMathType(in_model.scalar_type()));
   BatchLoss loss = {.sum = {}, .count = labels.count};
-  const bool counts_hits = !at::GradMode::is_enabled();
-  if (problem_ == ProblemType::kSingleLabel) {
-    loss.sum =
-        at::cross_entropy_loss(logits, labels.values, /*weight=*/{}, at::Reduction::Sum, kNoLabel);
-    if (counts_hits) loss.hits = HitsOf(logits, labels.values);
-    return loss;
-  }
   const Tensor is_there = labels.values.eq(labels.values);
   const Tensor values = at::where(is_there, labels.values.to(logits.scalar_type()), 0.0);
   const bool has_several = problem_ == ProblemType::kMultiLabel;
@@ -93,7 +97,7 @@ BatchLoss ClassifierHead::LossOf(HeadInput input, const Labels& labels,
   const Tensor each =
       has_several ? at::softplus(logits * (1 - 2 * values)) : (logits - values).square();
   loss.sum = at::where(is_there, each, 0.0).sum();
-  if (has_several && counts_hits) {
+  if (has_several && !at::GradMode::is_enabled()) {
     loss.hits = logits.gt(0).eq(values.gt(0.5)).bitwise_and(is_there).sum().unsqueeze(0);
   }
   return loss;

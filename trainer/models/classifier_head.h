@@ -15,6 +15,11 @@
 
 namespace gemini::trainer {
 
+// Returns the sum of the cross entropies of `classes`, int64 [rows], for logits [rows, classes] of
+// any floating type. A class of -1 counts for nothing, and there are `count` others. Without grad
+// mode it counts hits, too.
+BatchLoss LossOfClasses(const torch::Tensor& logits, const torch::Tensor& classes, int64_t count);
+
 class ClassifierHead : public TaskHead {
  public:
   // Asks `layers` for the layers and registers them below `root`, by the spec's names. The spec has

@@ -46,6 +46,11 @@ PairBlock::PairBlock(const PairTrunkSpec& spec, const NormSpec& norm, LayerSet& 
       pair_transition_(*this, spec.block.pair_transition, spec.pair_width, spec.transition_factor,
                        norm, layers) {}
 
+Stream PairBlock::Forward(const Stream& stream, const BatchContext& /*context*/) {
+  MsaAndPair out = Forward({.msa = stream.hidden, .pair = stream.pair});
+  return {.hidden = std::move(out.msa), .pair = std::move(out.pair)};
+}
+
 MsaAndPair PairBlock::Forward(MsaAndPair in) const {
   torch::Tensor msa = std::move(in.msa);
   torch::Tensor pair = std::move(in.pair);

@@ -10,13 +10,14 @@
 // Thread: one at a time.
 // Source: Jumper et al., Nature 596, 2021, supplementary methods 1.6, Algorithm 6.
 #pragma once
-#include "torch/nn/module.h"
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/families/pair_trunk_spec.h"
 #include "trainer/layer_set.h"
 #include "trainer/models/axial_attention.h"
 #include "trainer/models/outer_product_mean.h"
+#include "trainer/models/recompute.h"
+#include "trainer/models/stream.h"
 #include "trainer/models/transition.h"
 #include "trainer/models/triangle_product.h"
 
@@ -28,7 +29,7 @@ struct MsaAndPair {
   torch::Tensor pair;  // [batch, residues, residues, pair width].
 };
 
-class PairBlock : public torch::nn::Module {
+class PairBlock : public Block {
  public:
   // Asks `layers` for the layers, at spec.block's names, and does not keep it. Parameters are in
   // the order of first use, and there are no buffers. Throws c10::Error.
@@ -37,6 +38,8 @@ class PairBlock : public torch::nn::Module {
   // Returns both tensors in their shapes and dtypes; those given are not changed. c10::Error: their
   // shapes do not fit each other, or the spec.
   MsaAndPair Forward(MsaAndPair in) const;
+  // The same of a stream, whose hidden tensor is the alignment.
+  Stream Forward(const Stream& stream, const BatchContext& context) override;
 
  private:
   PairBlock(const PairTrunkSpec& spec, const NormSpec& norm, LayerSet& layers);

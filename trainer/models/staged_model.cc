@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/torch/device/vector_math.h"
+#include "trainer/models/pair_trunk_model.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/transformer.h"
 
@@ -62,6 +63,7 @@ absl::StatusOr<std::unique_ptr<StagedModel>> MakeStagedModel(const ModelSpec& sp
                                                              LayerSet& layers) {
   try {
     client::hooks::ResolveVectorMath();  // Before the first forward.
+    if (spec.pair_trunk.has_value()) return std::make_unique<PairTrunk>(spec, layers);
     return std::make_unique<Transformer>(spec, layers);
   } catch (const c10::Error& error) {  // Of memory, of the device, or of the names.
     return absl::ResourceExhaustedError(

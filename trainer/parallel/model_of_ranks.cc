@@ -49,6 +49,19 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
                                                    : PlanOf2d(grid, place, lines));
 }
 
+// Ranks share no layers of a pair trunk.
+absl::Status CheckIsNoTrunk(const ModelSpec& spec, const RankLayout& layout) {
+  const SequenceSharing sharing = layout.sequence().sharing;
+  const bool shares_layers = layout.grid().num_ranks() > 1;
+  if (!spec.pair_trunk.has_value() || (!shares_layers && sharing == SequenceSharing::kNone)) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      shares_layers ? absl::StrCat("--tensor ", policies::TensorModeName(layout.grid().mode()))
+                    : absl::StrCat("--sequence-parallel ", SequenceSharingName(sharing)),
+      " shares no layers of a pair trunk among ranks: use --zero or --pipeline"));
+}
+
 // A line of ranks shares the layers of all tasks, and sequences between them. What ranks share in
 // other ways is of models that predict the next token.
 absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
@@ -73,6 +86,7 @@ absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
+  GEMINI_RETURN_IF_ERROR(CheckIsNoTrunk(spec, layout));
   GEMINI_RETURN_IF_ERROR(CheckTask(spec, layout));
   const bool is_line = grid.mode() == policies::TensorMode::k1d || grid.num_ranks() == 1;
   if (!is_line) return CheckTensorGrid(spec, grid, batch);

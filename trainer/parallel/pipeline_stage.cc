@@ -25,6 +25,21 @@ std::string SiteOf(PipelineTask::Kind kind) {
   return kind == PipelineTask::Kind::kForward ? "hidden states" : "gradients of hidden states";
 }
 
+// Returns the sizes of a stream's tensors between two stages, but for the router sums, for these
+// inputs of a batch.
+std::vector<std::vector<int64_t>> StreamSizes(const ModelSpec& spec, const HiddenPart& part,
+                                              const Tensor& inputs) {
+  const int64_t rows = inputs.size(0);
+  if (spec.pair_trunk.has_value()) {  // Ranks share none of its layers.
+    const int64_t residues = inputs.size(2);
+    return {{rows, inputs.size(1), residues, spec.width},
+            {rows, residues, residues, spec.pair_trunk->pair_width}};
+  }
+  const int64_t sequence = spec.image.has_value() ? spec.max_sequence : inputs.size(1);
+  return {
+      {rows / part.sequences.count, sequence / part.tokens.count, spec.width / part.width.count}};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Make(
@@ -98,19 +113,16 @@ int64_t PipelineStage::TagOf(Kind kind, int64_t from_stage, int64_t micro_batch)
 void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& inputs) {
   const std::optional<int64_t> from = SenderFor(task);
   if (!from.has_value()) return;
-  const HiddenPart& part = model_.hidden_part();
   // Gradients are those of what this stage has sent forward.
   const bool is_forward = task.kind == Kind::kForward;
   const bool has_sums = HasRouterSums(is_forward ? *from : StageOf(task));
   const ModelSpec& spec = model_.spec();
-  const int64_t sequence = spec.image.has_value() ? spec.max_sequence : inputs.size(1);
   Transfer& transfer = receiving_.emplace_back();
   transfer.place = model_.place().stages.RankOf(*from);
   transfer.site = SiteOf(task.kind);
-  transfer.tensors.push_back(
-      at::empty({inputs.size(0) / part.sequences.count, sequence / part.tokens.count,
-                 spec.width / part.width.count},
-                hidden_options_));
+  for (const std::vector<int64_t>& sizes : StreamSizes(spec, model_.hidden_part(), inputs)) {
+    transfer.tensors.push_back(at::empty(sizes, hidden_options_));
+  }
   if (has_sums) {
     transfer.tensors.push_back(
         at::empty({2, spec.experts->count}, hidden_options_.dtype(torch::kFloat32)));
@@ -133,7 +145,7 @@ Stream PipelineStage::TakeReceived() {
   AwaitTransfer(receiving_.front(), CollectiveKind::kReceive);
   const std::vector<Tensor> tensors = std::move(receiving_.front().tensors);
   receiving_.pop_front();
-  return StreamOf(tensors, /*has_pair=*/false);
+  return StreamOf(tensors, model_.spec().pair_trunk.has_value());
 }
 
 void PipelineStage::Send(const PipelineTask& task, const Stream& stream) {

@@ -279,7 +279,7 @@ absl::Status TrainingRun::OpenInputs() {
   }
   TaskWish wish = {.name = config_.task};
   GEMINI_ASSIGN_OR_RETURN(const TaskSpec of_data, TrainingData::TaskOf(config_.data));
-  if (!of_data.predicts_tokens()) wish.labels = of_data;
+  if (of_data.is_classification()) wish.labels = of_data;
   GEMINI_ASSIGN_OR_RETURN(
       source_, HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed), wish));
   if (ranks_.is_first()) LogDifferences(*source_, /*fresh=*/!resumed_.has_value());

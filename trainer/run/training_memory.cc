@@ -85,10 +85,12 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
-  GEMINI_ASSIGN_OR_RETURN(MemoryPlan plan,
-                          PlanMemory(config, TensorsOf(parameters, config),
-                                     BoundaryActivationsOf(config, spec.num_blocks, spec.width),
-                                     choice.chunk_bytes, available));
+  GEMINI_ASSIGN_OR_RETURN(
+      MemoryPlan plan,
+      PlanMemory(config, TensorsOf(parameters, config),
+                 BoundaryActivationsOf(config, spec.num_blocks,
+                                       spec.ElementsBetweenBlocks(config.sequence)),
+                 choice.chunk_bytes, available));
   // Which boundary activations leave DEVICE is not in the prediction.
   if (plan.host_activation_bytes == 0) {
     GEMINI_RETURN_IF_ERROR(CheckDeviceFloor(choice, inputs.device_bytes));
@@ -275,9 +277,9 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
     tensors.push_back({parameter.key(), static_cast<int64_t>(tensor.nbytes()),
                        tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
   }
-  BoundaryActivations between =
-      BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width);
-  between.size_bytes /= layout.parts_of_hidden();
+  BoundaryActivations between = BoundaryActivationsOf(
+      config, model.spec().num_blocks, model.spec().ElementsBetweenBlocks(config.sequence));
+  for (int64_t& size_bytes : between.tensor_bytes) size_bytes /= layout.parts_of_hidden();
   const auto plan_with = [&](int64_t chunk_bytes) {
     return PlanMemory(config, tensors, between, chunk_bytes, available);
   };

@@ -18,9 +18,12 @@ TEST(FamiliesTest, NamesOfParametersAreThoseOfTheLayers) {
     ConfigKeys keys(no_keys, "config.json");
     const ModelSpec spec = family.make_spec(keys);
     ASSERT_OK(keys.status());
-    const bool reads_tokens = !spec.image.has_value();
-    EXPECT_EQ(spec.files.embedding,
-              reads_tokens ? spec.layers.token_embedding + ".weight" : std::string());
+    const bool reads_images = spec.image.has_value();
+    const bool reads_alignments = spec.pair_trunk.has_value();
+    const bool reads_tokens = !reads_images && !reads_alignments;
+    const std::string table =
+        reads_alignments ? spec.pair_trunk->embedding.residues : spec.layers.token_embedding;
+    EXPECT_EQ(spec.files.embedding, reads_images ? std::string() : table + ".weight");
     // A tied head with a bias has no tensor of the table's under its own name.
     if (reads_tokens && !spec.head_bias) {
       EXPECT_EQ(spec.files.head, spec.layers.head + ".weight");
@@ -29,8 +32,8 @@ TEST(FamiliesTest, NamesOfParametersAreThoseOfTheLayers) {
     const LayerNames& names = spec.layers;
     for (const auto& [is_there, name] : std::vector<std::pair<bool, std::string>>{
              {reads_tokens, names.token_embedding},
-             {!reads_tokens, names.image_tokens},
-             {!reads_tokens, names.patches},
+             {reads_images, names.image_tokens},
+             {reads_images, names.patches},
              {spec.positions.has_value(), names.position_embedding},
              {spec.num_token_types > 0, names.type_embedding},
              {spec.embedding_norm, names.embedding_norm},

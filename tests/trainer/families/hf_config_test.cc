@@ -389,7 +389,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"NoType", "{}", kInvalid, "has no model_type"},
         {"OtherType", R"({"model_type":"mamba"})", kUnimplemented,
          "'mamba'; supported are bert, cohere, gemma, gemma2, gemma3_text, gpt2, gpt_neox, llama, "
-         "mistral, mixtral, opt, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, vit"},
+         "mistral, mixtral, opt, pair_trunk, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, vit"},
         {"NoWindow", R"({"model_type":"gemma3_text","sliding_window":null})", kInvalid,
          "sliding_window = null, expected a value"},
         {"NegativeDeviation", R"({"model_type":"llama","initializer_range":-0.1})", kInvalid,

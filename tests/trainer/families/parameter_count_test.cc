@@ -57,7 +57,13 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"model_type":"qwen2_moe","num_hidden_layers":4,"decoder_sparse_step":2})",
         R"({"model_type":"qwen3_moe","num_hidden_layers":3})", R"({"model_type":"vit"})",
         R"({"model_type":"vit","image_size":[12,20],"patch_size":[3,5],"num_channels":1,
-            "qkv_bias":false,"num_labels":7})"));
+            "qkv_bias":false,"num_labels":7})",
+        R"({"model_type":"pair_trunk"})",
+        R"({"model_type":"pair_trunk","vocab_size":11,"msa_width":12,"pair_width":9,
+            "num_hidden_layers":2,"msa_num_heads":3,"msa_head_size":5,"triangle_num_heads":2,
+            "triangle_head_size":7,"triangle_width":10,"outer_width":13,"transition_factor":6,
+            "num_bins":15,"relative_positions":16,
+            "architectures":["PairTrunkForDistogram"]})"));
 
 }  // namespace
 }  // namespace gemini::trainer

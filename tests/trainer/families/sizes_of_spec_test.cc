@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/status_matchers.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/families/parameter_count.h"
@@ -32,6 +33,21 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"model_type":"mixtral","num_hidden_layers":3})",
         R"({"model_type":"qwen2_moe","num_hidden_layers":4,"decoder_sparse_step":2})",
         R"({"model_type":"qwen3_moe","num_hidden_layers":3})"));
+
+// Its layers are narrow, so that biases are more of them.
+TEST(SizesOfSpecTest, MatricesHaveNearlyAllParametersOfAPairTrunk) {
+  for (const char* const task : {"MaskedMsa", "Distogram"}) {
+    ASSERT_OK_AND_ASSIGN(
+        const HfConfig config,
+        ParseHfConfig(absl::StrCat(R"({"model_type":"pair_trunk","architectures":["PairTrunkFor)",
+                                   task, R"("]})"),
+                      "c"));
+    const auto all = static_cast<double>(NumParameters(config.spec));
+    const double counted = SizesOf(config.spec, 128).parameters();
+    EXPECT_LE(counted, all);
+    EXPECT_GE(counted, 0.99 * all);
+  }
+}
 
 TEST(SizesOfSpecTest, ATokenIsComputedByTheExpertsThatItChooses) {
   ASSERT_OK_AND_ASSIGN(const HfConfig config,

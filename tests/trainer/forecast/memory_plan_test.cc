@@ -80,11 +80,12 @@ TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
   config.batch = 2;
   config.sequence = 16;
   config.accumulate = 4;
-  EXPECT_EQ(BoundaryActivationsOf(config, 3, 1024).count, 0);
+  EXPECT_EQ(BoundaryActivationsOf(config, 3, {16 * 1024}).count, 0);
   config.micro_batch_schedule = "vertical";
-  const BoundaryActivations activations = BoundaryActivationsOf(config, /*num_blocks=*/3, 1024);
+  const BoundaryActivations activations =
+      BoundaryActivationsOf(config, /*num_blocks=*/3, /*elements_of_row=*/{16 * 1024});
   EXPECT_EQ(activations.count, 12);
-  EXPECT_EQ(activations.size_bytes, 128 * kKiB);
+  EXPECT_EQ(activations.size_bytes(), 128 * kKiB);
   config.device_memory = 5 * kMiB;  // A quarter holds 10.
   ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
                        PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
@@ -96,6 +97,21 @@ TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
   ASSERT_OK_AND_ASSIGN(const MemoryPlan larger,
                        PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
   EXPECT_EQ(larger.host_activation_bytes, 0);
+}
+
+// Each of its tensors has chunks of its own.
+TEST(MemoryPlan, ActivationsOfTwoTensorsGetRoomForBoth) {
+  RunConfig config;
+  config.batch = 2;
+  config.micro_batch_schedule = "vertical";
+  const BoundaryActivations activations =
+      BoundaryActivationsOf(config, /*num_blocks=*/3, /*elements_of_row=*/{10 * 1024, 9 * 1024});
+  EXPECT_EQ(activations.count, 3);
+  EXPECT_EQ(activations.size_bytes(), 152 * kKiB);
+  config.device_memory = kMiB;  // A quarter holds one.
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
+                       PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
+  EXPECT_EQ(plan.host_activation_bytes, (2 * (2 + 2) + SpareSlots({})) * 64 * kKiB);
 }
 
 TEST(MemoryPlan, AutoDeviceIsWhatHostLeaves) {

@@ -33,7 +33,6 @@ constexpr int64_t kResidues = 5;
 PairTrunkSpec Spec() {
   return {.msa_width = 12,
           .pair_width = 8,
-          .num_blocks = 1,
           .msa_heads = {.num_heads = 3, .head_size = 6},
           .triangle_heads = {.num_heads = 2, .head_size = 7},
           .triangle_width = 10,
