@@ -14,6 +14,7 @@ struct RowNeeds {
   int64_t num_token_types = 0;  // 0: the model knows no types.
   bool takes_padding = true;
   std::optional<ImageSpec> image = {};  // A model of images has one.
+  int64_t num_sequences = 0;            // Of an alignment; 0: the model reads none.
   TaskSpec task = {};
 };
 

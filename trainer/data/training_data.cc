@@ -16,6 +16,10 @@ absl::StatusOr<TrainingData> TrainingData::Open(const std::string& path, int64_t
     GEMINI_ASSIGN_OR_RETURN(ImageData images, ImageData::Open(std::move(file)));
     return TrainingData(std::move(images));
   }
+  if (AlignmentData::IsOne(file)) {
+    GEMINI_ASSIGN_OR_RETURN(AlignmentData alignments, AlignmentData::Open(std::move(file)));
+    return TrainingData(std::move(alignments));
+  }
   GEMINI_ASSIGN_OR_RETURN(TokenRows rows, TokenRows::Open(std::move(file)));
   if (rows.task() == TaskKind::kSequenceClassification) {
     GEMINI_ASSIGN_OR_RETURN(LabeledData labeled, LabeledData::Open(std::move(rows)));
@@ -38,16 +42,19 @@ const TokenRows* TrainingData::rows() const {
 
 TaskSpec TrainingData::task() const {
   if (images() != nullptr) return images()->task();
+  if (alignments() != nullptr) return alignments()->task();
   if (labeled() != nullptr) return labeled()->task();
   return {.kind = rows() != nullptr ? rows()->task() : TaskKind::kCausal};
 }
 
 int64_t TrainingData::num_sequences() const {
   if (images() != nullptr) return images()->num_rows();
+  if (alignments() != nullptr) return alignments()->num_rows();
   return rows() != nullptr ? rows()->num_rows() : text().num_sequences();
 }
 
 int64_t TrainingData::sequence_tokens() const {
+  if (alignments() != nullptr) return alignments()->num_residues();
   return rows() != nullptr ? rows()->sequence_tokens() : text().sequence_tokens();
 }
 
@@ -58,6 +65,7 @@ absl::StatusOr<std::vector<int64_t>> TrainingData::ReadDocuments(int64_t index) 
 
 absl::StatusOr<TokenFingerprint> TrainingData::Fingerprint() const {
   if (images() != nullptr) return images()->Fingerprint();
+  if (alignments() != nullptr) return alignments()->Fingerprint();
   return rows() != nullptr ? rows()->Fingerprint() : text().Fingerprint();
 }
 
@@ -73,6 +81,9 @@ absl::Status TrainingData::CheckRows(const RowNeeds& needs, bool sees_padding) {
     return absl::OkStatus();
   }
   if (auto* const images = std::get_if<ImageData>(&file_)) return images->CheckRows(needs);
+  if (auto* const alignments = std::get_if<AlignmentData>(&file_)) {
+    return alignments->CheckRows(needs);
+  }
   return std::get<TokenData>(file_).CheckVocabulary(needs.vocab_size);
 }
 

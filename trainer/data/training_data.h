@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run learns from or evaluates on, whichever kind of file it is in:
 //     FILE.safetensors  rows of tokens of which the answers are learned (example_data.h), or whose
-//                       labels are (labeled_data.h), or images with labels (image_data.h)
+//                       labels are (labeled_data.h), or images with labels (image_data.h), or
+//                       alignments (alignment_data.h)
 //     other names       one text, of which every token is learned (token_data.h)
 // Blocks, Owner, Errors: as of these.
 #pragma once
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "trainer/data/alignment_data.h"
 #include "trainer/data/example_data.h"
 #include "trainer/data/image_data.h"
 #include "trainer/data/labeled_data.h"
@@ -34,17 +36,19 @@ class TrainingData {
   static absl::StatusOr<TaskSpec> TaskOf(const std::string& path);
 
   TaskSpec task() const;
-  int64_t num_sequences() const;    // Or of images.
-  int64_t sequence_tokens() const;  // Of rows of tokens.
+  int64_t num_sequences() const;    // Or of images, or of alignments.
+  int64_t sequence_tokens() const;  // Of rows of tokens, or the residues of an alignment.
   // What a run's speed counts, and how many of these a row has.
   absl::string_view item_name() const { return images() != nullptr ? "images" : "tokens"; }
   int64_t items_per_row() const { return images() != nullptr ? 1 : sequence_tokens(); }
-  // The rows as rows with answers, or with labels of their own, or as images. Where all are null,
+  // The rows as rows with answers, or with labels of their own, as images or as alignments. Where
+  // all are null,
   // they are those of a text: each token is its own label, and that of the first in a row is not
   // predicted.
   const ExampleData* examples() const { return std::get_if<ExampleData>(&file_); }
   const LabeledData* labeled() const { return std::get_if<LabeledData>(&file_); }
   const ImageData* images() const { return std::get_if<ImageData>(&file_); }
+  const AlignmentData* alignments() const { return std::get_if<AlignmentData>(&file_); }
   const TokenData& text() const { return std::get<TokenData>(file_); }
 
   // Whether a model has to know which documents a row has: there may be several, or padding that it
@@ -60,10 +64,10 @@ class TrainingData {
   absl::Status CheckRows(const RowNeeds& needs, bool sees_padding);
 
  private:
-  using File = std::variant<TokenData, ExampleData, LabeledData, ImageData>;
+  using File = std::variant<TokenData, ExampleData, LabeledData, ImageData, AlignmentData>;
   explicit TrainingData(File file) : file_(std::move(file)) {}
 
-  const TokenRows* rows() const;  // Null: a text, or images.
+  const TokenRows* rows() const;  // Null: a text, images, or alignments.
 
   File file_;
   bool has_documents_ = false;

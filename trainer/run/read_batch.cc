@@ -31,12 +31,14 @@ struct OutsideTensor {
   std::shared_ptr<std::vector<T>> values;
 };
 
-// Reads a row of examples; `place`: among those that are read. Returns how many are predicted.
-absl::StatusOr<int64_t> ReadExample(const ExampleData& data, int64_t row, int64_t place,
+// Reads a row of examples or an alignment, of a task of that kind; `place`: among those that are
+// read. Returns how many labels are predicted.
+template <typename Data>
+absl::StatusOr<int64_t> ReadExample(const Data& data, TaskKind kind, int64_t row, int64_t place,
                                     const RowMasks& masks, absl::Span<int64_t> tokens,
                                     absl::Span<int64_t> labels) {
   GEMINI_RETURN_IF_ERROR(data.Read(row, tokens, labels));
-  if (data.rows().task() != TaskKind::kMasked) {
+  if (kind != TaskKind::kMasked) {
     return std::ranges::count_if(labels, [](int64_t label) { return label >= 0; });
   }
   return MaskTokensOfRow({masks.seed, masks.first_row + place, masks.is_evaluation},
@@ -93,11 +95,49 @@ absl::StatusOr<Batch> ReadImages(const ImageData& data, absl::Span<const int64_t
   return batch;
 }
 
+absl::StatusOr<Batch> ReadAlignments(const AlignmentData& data, absl::Span<const int64_t> rows,
+                                     int64_t num_labeled, const RowMasks& masks,
+                                     torch::Device device) {
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const int64_t residues = data.num_residues();
+  const std::vector<int64_t> sizes = {num_rows, data.num_sequences(), residues};
+  const torch::Tensor tokens = at::empty(sizes, torch::dtype(torch::kInt64));
+  const TaskKind kind = data.task().kind;
+  torch::Tensor labels;
+  if (kind == TaskKind::kMasked) {
+    labels = OutsideTensor<int64_t>(static_cast<size_t>(tokens.numel())).On(torch::kCPU, sizes);
+  } else {
+    labels = at::empty({num_rows, residues, residues}, torch::dtype(torch::kInt64));
+  }
+  Batch batch;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto of_row = [i](const torch::Tensor& all, int64_t size) {
+      return absl::MakeSpan(all.mutable_data_ptr<int64_t>() + static_cast<int64_t>(i) * size,
+                            static_cast<size_t>(size));
+    };
+    const absl::Span<int64_t> labels_of_row = of_row(labels, data.labels_per_row());
+    GEMINI_ASSIGN_OR_RETURN(const int64_t count,
+                            ReadExample(data, kind, rows[i], static_cast<int64_t>(i), masks,
+                                        of_row(tokens, data.tokens_per_row()), labels_of_row));
+    if (static_cast<int64_t>(i) < num_labeled) {
+      batch.labels.count += count;
+    } else {
+      std::ranges::fill(labels_of_row, -1);
+    }
+  }
+  batch.inputs = tokens.to(device);
+  batch.labels.values = labels.to(device);
+  return batch;
+}
+
 }  // namespace
 
 absl::StatusOr<Batch> ReadBatch(const TrainingData& data, absl::Span<const int64_t> rows,
                                 int64_t num_labeled, const RowMasks& masks, torch::Device device) {
   if (data.images() != nullptr) return ReadImages(*data.images(), rows, num_labeled, device);
+  if (data.alignments() != nullptr) {
+    return ReadAlignments(*data.alignments(), rows, num_labeled, masks, device);
+  }
   const auto length = static_cast<size_t>(data.sequence_tokens());
   const std::vector<int64_t> sizes = {static_cast<int64_t>(rows.size()), data.sequence_tokens()};
   const auto of_row = [length](size_t row, int64_t* values) {
@@ -109,9 +149,10 @@ absl::StatusOr<Batch> ReadBatch(const TrainingData& data, absl::Span<const int64
   if (const ExampleData* const examples = data.examples()) {
     const OutsideTensor<int64_t> labels(rows.size() * length);
     for (size_t i = 0; i < rows.size(); ++i) {
-      GEMINI_ASSIGN_OR_RETURN(const int64_t count,
-                              ReadExample(*examples, rows[i], static_cast<int64_t>(i), masks,
-                                          of_row(i, ids), of_row(i, labels.values->data())));
+      GEMINI_ASSIGN_OR_RETURN(
+          const int64_t count,
+          ReadExample(*examples, examples->rows().task(), rows[i], static_cast<int64_t>(i), masks,
+                      of_row(i, ids), of_row(i, labels.values->data())));
       if (static_cast<int64_t>(i) < num_labeled) batch.labels.count += count;
     }
     std::fill(labels.values->begin() + num_labeled * data.sequence_tokens(), labels.values->end(),
@@ -148,11 +189,19 @@ absl::StatusOr<int64_t> CountLabels(const TrainingData& data, int64_t row, const
   if (const TaskSpec* const labels = LabelsOf(data)) {
     return labels->problem == ProblemType::kSingleLabel ? 1 : labels->num_labels;
   }
+  const TaskKind kind = data.task().kind;
+  if (const AlignmentData* const alignments = data.alignments()) {
+    if (kind != TaskKind::kMasked) return alignments->CountLabels(row);
+    std::vector<int64_t> tokens(static_cast<size_t>(alignments->tokens_per_row()));
+    std::vector<int64_t> labels(tokens.size());
+    return ReadExample(*alignments, kind, row, /*place=*/0, masks, absl::MakeSpan(tokens),
+                       absl::MakeSpan(labels));
+  }
   const ExampleData* const examples = data.examples();
   if (examples == nullptr) return data.sequence_tokens() - 1;
-  if (data.task().kind != TaskKind::kMasked) return examples->CountAnswers(row);
+  if (kind != TaskKind::kMasked) return examples->CountAnswers(row);
   std::vector<int64_t> tokens(static_cast<size_t>(data.sequence_tokens())), labels(tokens.size());
-  return ReadExample(*examples, row, /*place=*/0, masks, absl::MakeSpan(tokens),
+  return ReadExample(*examples, kind, row, /*place=*/0, masks, absl::MakeSpan(tokens),
                      absl::MakeSpan(labels));
 }
 

@@ -3,7 +3,8 @@
 // Memory: labels that are not the tokens lie outside of Torch's allocator, whose memory a run
 //         without a GPU charges to DEVICE: the forecast of a step (trainer/forecast/traced_step.h)
 //         knows what the model reads alone. On a GPU they take 8 bytes a token more than it says.
-//         Types lie there, too; the forecast has them.
+//         Types lie there, too; the forecast has them. It has the bins of a distogram, too, which
+//         lie in Torch's allocator.
 // Thread: any.
 // Errors: those of the data; Torch's own exceptions pass through.
 #pragma once

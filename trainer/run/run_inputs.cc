@@ -66,6 +66,12 @@ absl::Status CheckTask(absl::string_view key, const std::string& path, const Tas
                      NameOf(data.kind), ", or other data"));
   }
   if (model.predicts_tokens()) return absl::OkStatus();
+  if (model.kind == TaskKind::kDistogram) {
+    if (data.num_labels == model.num_labels) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", path, " has ", data.num_labels, " bins, and the model has ",
+                     model.num_labels, ": set num_bins in its config.json, or take other data"));
+  }
   const bool is_single = data.problem == ProblemType::kSingleLabel;
   if (data.problem != model.problem || (!is_single && data.num_labels != model.num_labels)) {
     return absl::InvalidArgumentError(
@@ -85,6 +91,18 @@ absl::Status CheckTask(absl::string_view key, const std::string& path, const Tas
       theirs == model.names.end() ? "missing" : absl::StrCat("'", absl::CHexEscape(*theirs), "'"),
       " in its config.json: prepare the data with this model's ",
       data.kind == TaskKind::kImageClassification ? "--model" : "--tokenizer"));
+}
+
+// Alignments where the model reads texts, or the other way round: both have a masked task.
+absl::Status CheckKind(absl::string_view key, const std::string& path, const TrainingData& data,
+                       const ModelSpec& spec) {
+  const bool are_alignments = data.alignments() != nullptr;
+  if (are_alignments == spec.pair_trunk.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(key, " ", path,
+                                                 are_alignments
+                                                     ? " has alignments, and the model reads texts"
+                                                     : " has texts, and the model reads alignments",
+                                                 ": take other data, or another model"));
 }
 
 // `what` names the sequence.
@@ -108,6 +126,7 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
   GEMINI_RETURN_IF_ERROR(CheckSequence(absl::StrCat("--sequence ", wanted), wanted, spec));
   GEMINI_ASSIGN_OR_RETURN(TrainingData data, TrainingData::Open(path, wanted));
   GEMINI_RETURN_IF_ERROR(CheckTask(key, path, data.task(), spec.task));
+  GEMINI_RETURN_IF_ERROR(CheckKind(key, path, data, spec));
   const bool are_images = spec.image.has_value();
   const int64_t sequence = are_images ? spec.max_sequence : data.sequence_tokens();
   if (config.sequence > 0 && sequence != config.sequence) {
@@ -127,12 +146,14 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
   // A router's loss counts all tokens of a batch.
   const bool takes_padding =
       !spec.experts.has_value() || !spec.experts->router_loss_coefficient.has_value();
-  GEMINI_RETURN_IF_ERROR(data.CheckRows({.vocab_size = spec.vocab_size,
-                                         .num_token_types = spec.num_token_types,
-                                         .takes_padding = takes_padding,
-                                         .image = spec.image,
-                                         .task = spec.task},
-                                        /*sees_padding=*/!spec.attention.causal));
+  GEMINI_RETURN_IF_ERROR(data.CheckRows(
+      {.vocab_size = spec.vocab_size,
+       .num_token_types = spec.num_token_types,
+       .takes_padding = takes_padding,
+       .image = spec.image,
+       .num_sequences = spec.pair_trunk.has_value() ? spec.pair_trunk->num_sequences : 0,
+       .task = spec.task},
+      /*sees_padding=*/!spec.attention.causal));
   // Steps and evaluations are foretold alike, by what needs more memory.
   config.has_documents |= data.has_documents();
   if (data.has_documents() && spec.task.kind == TaskKind::kCausal &&

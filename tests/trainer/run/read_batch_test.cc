@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -307,6 +308,62 @@ TEST_F(ReadBatchTest, ImagesComeAsPixelsWithTheirLabels) {
   EXPECT_EQ(batch.labels.count, 2);
   EXPECT_EQ(batch.documents, nullptr);
   EXPECT_THAT(CountLabels(data, 0, {}), IsOkAndHolds(1));
+}
+
+TEST_F(ReadBatchTest, AlignmentsAreHiddenAsRowsAre) {
+  std::vector<int32_t> tokens(2 * 3 * 40);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  TrainingData data =
+      *TrainingData::Open(WriteRows({{"task", "masked"},
+                                     {"rows", "2"},
+                                     {"sequences", "3"},
+                                     {"residues", "40"},
+                                     {"mask_token", "249"}},
+                                    {{"tokens", SafetensorsDtype::kI32, {2, 3, 40}},
+                                     {"answers", SafetensorsDtype::kU8, {2, 3, 40}}},
+                                    {Bytes(tokens), Bytes(std::vector<uint8_t>(tokens.size(), 1))}),
+                          3);
+  ASSERT_OK(data.CheckRows({.vocab_size = 250, .num_sequences = 3}, /*sees_padding=*/true));
+  EXPECT_EQ(data.sequence_tokens(), 40);
+  const RowMasks masks = {.seed = 5, .vocab_size = 250, .first_row = 7};
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0}, 1, masks, torch::kCPU));
+  ASSERT_EQ(batch.inputs.sizes(), at::IntArrayRef({2, 3, 40}));
+  ASSERT_EQ(batch.labels.values.sizes(), batch.inputs.sizes());
+  std::vector<int64_t> hidden(120), labels(120);
+  std::iota(hidden.begin(), hidden.end(), 120);
+  labels = hidden;
+  const int64_t count =
+      MaskTokensOfRow({5, 7, false}, {249, 250}, absl::MakeSpan(hidden), absl::MakeSpan(labels));
+  EXPECT_TRUE(torch::equal(batch.inputs[0].flatten(), torch::tensor(hidden)));
+  EXPECT_TRUE(torch::equal(batch.labels.values[0].flatten(), torch::tensor(labels)));
+  EXPECT_TRUE(torch::equal(batch.labels.values[1], torch::full({3, 40}, -1, torch::kInt64)));
+  EXPECT_EQ(batch.labels.count, count);
+  EXPECT_THAT(CountLabels(data, 1, masks), IsOkAndHolds(count));
+}
+
+TEST_F(ReadBatchTest, DistogramsComeWithTheBinsOfTheirPairs) {
+  TrainingData data =
+      *TrainingData::Open(WriteRows({{"task", "distogram"},
+                                     {"rows", "2"},
+                                     {"sequences", "1"},
+                                     {"residues", "2"},
+                                     {"num_bins", "4"}},
+                                    {{"tokens", SafetensorsDtype::kI32, {2, 1, 2}},
+                                     {"labels", SafetensorsDtype::kI32, {2, 2, 2}}},
+                                    {Bytes(std::vector<int32_t>{1, 2, 3, 4}),
+                                     Bytes(std::vector<int32_t>{0, 1, 2, 3, -1, -1, 3, -1})}),
+                          3);
+  ASSERT_OK(data.CheckRows({.vocab_size = 5, .num_sequences = 1}, /*sees_padding=*/true));
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(data, {1, 0, 0}, 2, {}, torch::kCPU));
+  EXPECT_TRUE(
+      torch::equal(batch.inputs, torch::tensor({3, 4, 1, 2, 1, 2}, torch::kInt64).view({3, 1, 2})));
+  EXPECT_TRUE(torch::equal(
+      batch.labels.values,
+      torch::tensor({-1, -1, 3, -1, 0, 1, 2, 3, -1, -1, -1, -1}, torch::kInt64).view({3, 2, 2})));
+  EXPECT_EQ(batch.labels.count, 5);
+  EXPECT_EQ(batch.documents, nullptr);
+  EXPECT_THAT(CountLabels(data, 0, {}), IsOkAndHolds(4));
+  EXPECT_THAT(CountLabels(data, 1, {}), IsOkAndHolds(1));
 }
 
 TEST_F(ReadBatchTest, AnErrorOfTheDataIsReturned) {
