@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The part of tools/demo behind set-up and build: data, gemini-train in a quarter of the model's
-size. Called by tools/demo, which finds the programs."""
+size, and for chats the answers before and after. Called by tools/demo, which finds the programs."""
 import argparse
 import hashlib
 import json
@@ -14,12 +14,19 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import demo_answers
+import make_demo_chats
 import make_demo_model
 import prepare_data
 
 MIB = 2**20
+DOCS = pathlib.Path(__file__).resolve().parents[1] / "docs"
 BATCH = 2
 SEQUENCE = 128
+CHAT_SEQUENCE = 256  # One row in place of two: the same tokens a step, and room for longer chats.
+TEXT_STEPS = 120
+CHAT_STEPS = 150
+NUM_QUESTIONS = 3
 # A fresh model learns at a rate that would destroy a trained one.
 DEMO_LEARNING_RATE = 1e-3
 OWN_LEARNING_RATE = 5e-5
@@ -75,7 +82,7 @@ def tensor_sizes(model):
     return sizes
 
 
-def read_config(model):
+def read_config(model, families=("gpt2", "opt")):
     path = model / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -83,9 +90,9 @@ def read_config(model):
         raise DemoError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise DemoError(f"{path} is no JSON: {error}") from error
-    if config.get("model_type") not in ("gpt2", "opt"):
-        raise DemoError(f"{path}: model_type is {config.get('model_type')!r}; gpt2 and opt can be "
-                        "trained")
+    if config.get("model_type") not in families:
+        raise DemoError(f"{path}: model_type is {config.get('model_type')!r}; "
+                        f"{' and '.join(families)} can be trained")
     return config
 
 
@@ -116,13 +123,24 @@ def tokens_for(model, text, work):
         say(f"Tokens: {output} is there")
         return output
     say(f"Tokens: encoding {text}")
-    try:
-        num_tokens, dtype = prepare_data.write_tokens(prepare_data.load_tokenizer(str(model)), [text],
-                                                      output)
-    except prepare_data.DataError as error:
-        raise DemoError(str(error)) from error
+    num_tokens, dtype = prepare_data.write_tokens(prepare_data.load_tokenizer(str(model)), [text],
+                                                  output)
     print(f"{output}: {num_tokens} tokens of {dtype.__name__}")
     return output
+
+
+def rows_for(model, chats, work):
+    """Returns the rows that tools/prepare_data.py --messages makes, which says what they are."""
+    rows = work / "rows.safetensors"
+    program = pathlib.Path(__file__).resolve().with_name("prepare_data.py")
+    command = [sys.executable, str(program), "--tokenizer", str(model), "--messages", str(chats),
+               "--sequence", str(CHAT_SEQUENCE), "--pack", "--too-long", "drop",
+               "--output", str(rows)]
+    say("Rows: " + " ".join(command))
+    code = subprocess.run(command, check=False).returncode
+    if code != 0:
+        raise DemoError(f"prepare_data.py ended with {code}; its message is above")
+    return rows
 
 
 def read_metrics(path):
@@ -175,9 +193,8 @@ def launcher(num_ranks):
     return command
 
 
-def run(options):
-    options.work.mkdir(parents=True, exist_ok=True)
-    own = options.model is not None or options.text is not None
+def find_text(options):
+    """Returns the folder of a model and the text that it learns: the user's, or made here."""
     if options.model is None or options.text is None:
         say("Demo data: text, tokenizer and checkpoint")
         make_demo_model.main(["--packages", str(options.packages), "--output", str(options.work)])
@@ -185,25 +202,72 @@ def run(options):
     text = options.work / "corpus.txt" if options.text is None else options.text
     if not text.is_file():
         raise DemoError(f"--text {text}: no such file")
-    config = read_config(model)
+    return model, text
+
+
+def make_chat_model(options):
+    """Returns the folder of a model that is made here, and the chats that it learns."""
+    say("Demo data: chats, tokenizer and checkpoint")
+    source = ["--messages", options.messages] if options.messages else ["--docs", str(DOCS)]
+    make_demo_chats.main([*source, "--output", str(options.work)])
+    return (options.work / "model",
+            pathlib.Path(options.messages or options.work / make_demo_chats.CHATS))
+
+
+def show_answers(model, tuned, chats_path):
+    """Shows what a model answers to the first chats, before and after it learnt them."""
+    say(f"Answers of transformers, greedily, of {model} and {tuned}")
+    chats = make_demo_chats.read_chats(chats_path, NUM_QUESTIONS)
+    before, after = (demo_answers.answers_of(folder, chats) for folder in (model, tuned))
+    print(demo_answers.side_by_side(chats, before, after))
+    learnt = sum(answer == messages[-1]["content"] for answer, messages in zip(after, chats))
+    print(f"{learnt} of {len(chats)} answers are now those of the chats, word for word.")
+
+
+def check_losses(steps, is_chat):
+    """Raises a DemoError where a model that was made here did not learn."""
+    first, last = steps[0]["loss"], mean_loss(steps[-10:])
+    if is_chat:
+        print(f"The loss of the answers went from {first:.2f} to {last:.2f}.")
+        if not last < first / 2:
+            raise DemoError(f"the loss of the answers went from {first:.2f} to {last:.2f} in "
+                            f"{len(steps)} steps, which is not below half of the first: many "
+                            f"chats need more than --steps {len(steps)}; if these are the demo's "
+                            "own chats and steps, something is wrong with this build: run "
+                            "tools/check")
+    elif len(steps) >= 100 and not last < 0.8 * first:
+        raise DemoError("the loss did not fall by a fifth: something is wrong with this build; "
+                        "run tools/check")
+
+
+def run(options):
+    is_chat = options.messages is not None
+    if is_chat:
+        options.work = options.work / "chats"
+    options.work.mkdir(parents=True, exist_ok=True)
+    model, source = make_chat_model(options) if is_chat else find_text(options)
+    config = read_config(model, ("qwen3",)) if is_chat else read_config(model)
     sizes = tensor_sizes(model)
-    tokens = tokens_for(model, text, options.work)
+    data = rows_for(model, source, options.work) if is_chat else (
+        tokens_for(model, source, options.work))
 
     parameter_bytes = 4 * sum(sizes.values())
     positions = config.get("n_positions") or config.get("max_position_embeddings") or SEQUENCE
-    sequence = min(SEQUENCE, positions)
-    activations = activation_bytes(config, 4 * max(sizes.values()), BATCH, sequence)
+    batch, sequence = (1, CHAT_SEQUENCE) if is_chat else (BATCH, min(SEQUENCE, positions))
+    activations = activation_bytes(config, 4 * max(sizes.values()), batch, sequence)
     device_bytes = parameter_bytes // 4 + activations
     if options.device_memory is None:
         say(f"DEVICE budget: {device_bytes / MIB:.1f} MiB = a quarter of {parameter_bytes / MIB:.1f} "
             f"MiB of parameters, and {activations / MIB:.1f} MiB of activations")
     device_memory = options.device_memory or f"{device_bytes // 1024}KiB"
     output = options.output or options.work / f"tuned-{model.name}"
-    command = [*launcher(options.ranks), str(options.gemini_train), "--model", str(model), "--data", str(tokens),
-               "--output", str(output), "--steps", str(options.steps), "--batch", str(BATCH),
-               "--sequence", str(sequence), "--recompute", "--device-memory", device_memory,
+    num_steps = options.steps or (CHAT_STEPS if is_chat else TEXT_STEPS)
+    command = [*launcher(options.ranks), str(options.gemini_train), "--model", str(model),
+               "--data", str(data), "--output", str(output), "--steps", str(num_steps),
+               "--batch", str(batch), "--sequence", str(sequence), "--recompute",
+               "--device-memory", device_memory,
                "--lr", str(OWN_LEARNING_RATE if options.model else DEMO_LEARNING_RATE),
-               "--schedule", "cosine", "--warmup-steps", str(max(1, options.steps // 20))]
+               "--schedule", "cosine", "--warmup-steps", str(max(1, num_steps // 20))]
     if options.output is None:
         command.append("--overwrite")  # Its own folder; one that you name is never emptied.
     say("Train: " + " ".join(command))
@@ -219,35 +283,43 @@ def run(options):
         print(f"stopped by Ctrl-C; it goes on with: {' '.join(command)} --resume"
               .replace(" --overwrite", ""))
         return 130
-    if not own and len(steps) >= 100 and not mean_loss(steps[-10:]) < 0.8 * steps[0]["loss"]:
-        raise DemoError("the loss did not fall by a fifth: something is wrong with this build; "
-                        "run tools/check")
+    if is_chat:
+        show_answers(model, output / "latest", source)
+    if options.model is None and options.text is None:
+        check_losses(steps, is_chat)
     return 0
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog="tools/demo", description=(
-        "Installs what is missing, builds gemini-train, and fine-tunes a model in a DEVICE budget of "
-        "a quarter of its parameters: one that it makes (about 30 M parameters), or yours."))
+        "Installs what is missing, builds gemini-train, and fine-tunes a model in a DEVICE budget "
+        "of a quarter of its parameters: one that it makes (about 30 M parameters), or yours. With "
+        "--messages, one that it makes (13 M parameters) learns the answers of chats."))
     parser.add_argument("--model", metavar="NAME_OR_DIR",
                         help="GPT-2 or OPT: a Hugging Face checkpoint folder, or a name on the Hub")
     parser.add_argument("--text", type=pathlib.Path, metavar="FILE", help="UTF-8 text to train on")
-    parser.add_argument("--steps", type=int, default=120, help="optimizer steps (default: 120)")
+    parser.add_argument("--messages", nargs="?", const="", metavar="FILE.jsonl",
+                        help="chats to learn the answers of, as docs/data.md describes them "
+                             "(default: questions about this project's documents)")
+    parser.add_argument("--steps", type=int, metavar="N",
+                        help=f"optimizer steps (default: {TEXT_STEPS}, of chats {CHAT_STEPS})")
     parser.add_argument("--device-memory", metavar="SIZE", help="DEVICE budget, such as 64MiB")
     parser.add_argument("--ranks", type=int, default=1, metavar="N",
-                        help="processes among which the model is divided (ZeRO stage 3), by mpirun; the DEVICE "
-                             "budget is that of each (default: 1)")
+                        help="processes among which the model is divided (ZeRO stage 3), by "
+                             "mpirun; the DEVICE budget is that of each (default: 1)")
     parser.add_argument("--output", type=pathlib.Path, metavar="DIR",
                         help="where the result goes (default: build/demo/tuned-MODEL, emptied first)")
     parser.add_argument("--work", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--packages", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--gemini-train", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.steps < 1 or options.ranks < 1:
+    if options.ranks < 1 or options.steps is not None and options.steps < 1:
         parser.error("--steps and --ranks must be at least 1")
+    if options.messages is not None and (options.model or options.text):
+        parser.error("--messages makes its own model, and goes without --model and --text")
     try:
         return run(options)
-    except DemoError as error:
+    except (DemoError, prepare_data.DataError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         return 1
 

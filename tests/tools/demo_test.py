@@ -1,19 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what tools/demo prepares and says: make_demo_model.py and run_demo.py, on small sizes."""
+"""Tests what tools/demo prepares and says, on small sizes.
+
+demo_test.py [GEMINI_TRAIN]: without that program, no test trains.
+"""
 import contextlib
 import io
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
+import demo_answers
+import make_demo_chats
 import make_demo_model
 import run_demo
 
+TRAIN = sys.argv.pop(1) if len(sys.argv) > 1 and pathlib.Path(sys.argv[1]).is_file() else None
 SMALL = {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
 STEP = {"step": 1, "loss": 9.0, "tokens_per_second": 100.0, "device_budget_bytes": 64 * 2**20,
         "device_peak_bytes": 60 * 2**20, "fetch_bytes": 2**20, "evict_bytes": 2**19,
@@ -135,6 +143,97 @@ class DemoTest(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
                 self.assertEqual(run_demo.main(arguments + more), 1)
             self.assertIn(message, error.getvalue())
+
+
+class ChatDemoTest(unittest.TestCase):
+    SMALL = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+             "max_position_embeddings": 128}
+    CHATS = [{"prompt": f"What is {thing}?", "completion": f"It is {what}."} for thing, what in (
+        ("grass", "green"), ("the sky", "blue above us"), ("snow", "white, and cold"))]
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for patch in (mock.patch.dict(make_demo_chats.SHAPE, self.SMALL),
+                      mock.patch.object(run_demo, "CHAT_SEQUENCE", 64)):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def demo(self, *arguments):
+        """Returns the status of tools/demo --messages, and what it said."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = run_demo.main(["--work", str(self.folder / "work"), "--packages", "/none",
+                                  "--gemini-train", str(TRAIN), "--messages", *arguments])
+        return code, said.getvalue()
+
+    def chats(self):
+        path = self.folder / "chats.jsonl"
+        path.write_text("".join(json.dumps(chat) + "\n" for chat in self.CHATS))
+        return str(path)
+
+    @unittest.skipIf(TRAIN is None, "there is no gemini-train")
+    def test_answers_of_chats_are_learnt_and_shown_beside_those_before(self):
+        code, said = self.demo(self.chats(), "--steps", "60")
+        self.assertEqual(code, 0, said)
+        first, last = map(float, re.search(r"answers went from (\S+) to (\S+)\.\n", said).groups())
+        self.assertLess(last, first / 2)
+        for chat in self.CHATS:
+            self.assertRegex(said, f"{re.escape(chat['prompt'])}\n  before +after\n"
+                                   f"  .* {re.escape(chat['completion'])}\n")
+        self.assertIn("3 of 3 answers are now those of the chats", said)
+
+    @unittest.skipIf(TRAIN is None, "there is no gemini-train")
+    def test_answers_that_are_not_learnt_fail_with_both_losses(self):
+        code, said = self.demo(self.chats(), "--steps", "2")
+        self.assertEqual(code, 1, said)
+        self.assertRegex(said, r"demo: the loss of the answers went from \d.\d+ to \d.\d+ "
+                               "in 2 steps, which is not below half")
+        self.assertIn("0 of 3 answers", said)
+
+    def test_chats_about_documents_are_headings_and_first_sentences(self):
+        sections = make_demo_chats.sections_of("""# A tool
+Makes `one` thing,
+and [another](page.md). And more.
+
+## A list
+- of things.
+
+## A program
+```
+# Not a heading
+Runs. This is no sentence.
+```
+**It** runs.
+
+## A table
+| a | b |
+
+## No end
+And so on
+""")
+        self.assertEqual(list(sections), [("A tool", "Makes one thing, and another."),
+                                          ("A program", "It runs.")])
+
+    def test_the_projects_documents_make_enough_chats(self):
+        chats = make_demo_chats.chats_of(run_demo.DOCS.glob("*.md"))
+        self.assertGreater(len(chats), 30)
+        self.assertEqual(chats, make_demo_chats.chats_of(run_demo.DOCS.glob("*.md")))
+
+    def test_an_answer_without_a_question_is_generated(self):
+        tokenizer = make_demo_chats.train_tokenizer([[{"role": "user", "content": "a b c"}]])
+        make_demo_chats.make_model(tokenizer, self.folder / "model")
+        answers = demo_answers.answers_of(self.folder / "model",
+                                          [[{"role": "assistant", "content": "a"}]])
+        self.assertEqual(len(answers), 1)
+        self.assertNotEqual(answers[0], "")
+
+    def test_chats_that_cannot_be_read_are_named(self):
+        self.assertEqual(self.demo("none.jsonl"),
+                         (1, "== Demo data: chats, tokenizer and checkpoint\n\n"
+                             "demo: none.jsonl: No such file or directory\n"))
 
 
 if __name__ == "__main__":
