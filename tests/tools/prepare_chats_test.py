@@ -8,6 +8,7 @@ import random
 import resource
 import subprocess
 import sys
+import unicodedata
 import unittest
 
 import numpy
@@ -252,10 +253,19 @@ class TextEncoderTest(unittest.TestCase):
                               for _ in range(300)]
         encoder = TextEncoder(tokenizer)
         expected = tokenizer.encode_batch(texts, add_special_tokens=False)
-        for text, encoding, whole in zip(texts, encoder.encode(texts), expected, strict=True):
-            encoded = encoder.place(text, encoding)
-            self.assertEqual(encoded.tokens.tolist(), whole.ids, repr(text))
-            self.assertEqual([*zip(encoded.starts, encoded.ends)], whole.offsets, repr(text))
+        composed = [text for text in texts if unicodedata.is_normalized("NFC", text)]
+        # All of them at once, those whose tokens' lengths tell places, and each by itself.
+        for part in (texts, composed, *([text] for text in texts)):
+            placed = encoder.place(part, encoder.encode(part))
+            last = begin = 0
+            for text in part:
+                whole = expected[texts.index(text)]
+                first, last = last, last + len(whole)
+                self.assertEqual(placed.tokens[first:last].tolist(), whole.ids, repr(text))
+                self.assertEqual([*zip(placed.starts[first:last] - begin,
+                                       placed.ends[first:last] - begin)], whole.offsets, repr(text))
+                begin += len(text)
+            self.assertEqual(placed.tokens.size, last)
 
     def test_places_are_those_of_the_library(self):
         plain, spaces, composed, replaced, narrow = (byte_tokenizer() for _ in range(5))

@@ -35,6 +35,8 @@ class ChatTemplate:
         """Learns the `which_answers` of each conversation: "all" of them, or the "last"."""
         self._tokenizer = tokenizer
         self._which_answers = which_answers
+        self._special_tokens = tokenizer.special_tokens_map  # Templates see them by their names.
+        self._compiled = None
         try:
             self.text = tokenizer.get_chat_template()
         except ValueError:  # It has none, or several of which none is the default.
@@ -42,6 +44,7 @@ class ChatTemplate:
         added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
         # Some vocabularies have tokens of white space among them, which end no turn.
         self._end_tokens = {token.content for token in added if not token.content.isspace()}
+        self._ends = tuple(self._end_tokens)
         # The longest first, because the beginning of a token may be one, too.
         self._end_lengths = sorted({len(token) for token in self._end_tokens}, reverse=True)
 
@@ -98,19 +101,37 @@ class ChatTemplate:
                                 "otherwise when more turns follow, so the model would not see what "
                                 "it learnt: use --answers last")
             # Where no token ends the turn, one that goes on behind it is the next turn's as well.
-            has_end_token = text[start:end].endswith(tuple(self._end_tokens))
+            has_end_token = text.endswith(self._ends, start, end)
             space_end = _behind_white_space(text, end) if has_end_token else end
             answers.append(Answer(start, end, space_end))
         return text, answers
 
     def _apply(self, place, messages, asks_for_an_answer):
         try:
-            # In a list, a conversation may have no messages yet: its first may be an answer.
-            return self._tokenizer.apply_chat_template(
-                [messages], tokenize=False, add_generation_prompt=asks_for_an_answer)[0]
+            return self._render(messages, asks_for_an_answer)
         except Exception as error:  # A template is a program of the model's, and raises anything.
             raise DataError(f"{place}: messages: the chat template refuses the first "
                             f"{len(messages)}: {first_line(error)}") from error
+
+    def _render(self, messages, asks_for_an_answer):
+        """Returns what apply_chat_template of transformers returns, and sooner where it can.
+
+        transformers looks its template up and copies the messages at each call, which takes several
+        times as long as the template itself. It changes only messages with other keys than role and
+        content, so those alone need it.
+        """
+        if any(len(message) > 2 for message in messages):
+            # In a list, a conversation may have no messages yet: its first may be an answer.
+            return self._tokenizer.apply_chat_template(
+                [messages], tokenize=False, add_generation_prompt=asks_for_an_answer)[0]
+        if self._compiled is None:
+            from transformers.utils import chat_template_utils  # It takes a second.
+            self._compiled = chat_template_utils._compile_jinja_template(self.text)
+            # Jinja copies them at each call, and takes longer for a ChainMap than for all else.
+            self._compiled.globals = dict(self._compiled.globals)
+        return self._compiled.render(messages=messages, tools=None, documents=None,
+                                     add_generation_prompt=asks_for_an_answer,
+                                     **self._special_tokens)
 
     def _end_of_answer(self, turn, start, behind):
         """Returns where the last answer of a text ends. It starts at `start`, its content ends at

@@ -6,6 +6,8 @@ not grow with the input.
 """
 import dataclasses
 
+import numpy
+
 from .chat_template import ChatTemplate
 from .conversations import read_conversations
 from .data_error import DataError
@@ -59,7 +61,7 @@ def _fitting(documents, options, counts):
                 continue
             counts.cut += 1
             document = document.first(options.sequence)
-        if not document.answers.any():
+        if not numpy.count_nonzero(document.answers):  # Faster than any().
             kept = "" if num_tokens <= options.sequence else (
                 f"first {options.sequence} of the ")
             raise DataError(f"{document.place}: nothing to learn: none of the {kept}{num_tokens} "

@@ -71,7 +71,7 @@ def _counted(documents, counts):
     for document in documents:
         counts.documents += 1
         counts.tokens += document.tokens.size
-        counts.answer_tokens += int(document.answers.sum())
+        counts.answer_tokens += numpy.count_nonzero(document.answers)
         yield document
 
 

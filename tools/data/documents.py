@@ -4,6 +4,7 @@
 The whole text of a conversation is encoded at once, as it is when a model is used. Pieces of it,
 encoded one by one, could come out as other tokens.
 """
+import itertools
 import typing
 
 import numpy
@@ -27,24 +28,32 @@ def encode_chats(tokenizer, template, conversations):
     """Yields the document of each conversation, by a tokenizers.Tokenizer and a ChatTemplate."""
     encoder = TextEncoder(tokenizer)
     chats = map(template.write, conversations)
-    for chat, encoding in encode_in_batches(
+    for batch, encodings in encode_in_batches(
             chats, lambda batch: encoder.encode([chat.text for chat in batch])):
-        yield document_of(chat, encoder.place(chat.text, encoding))
+        yield from documents_of(batch, list(map(len, encodings)),
+                                encoder.place([chat.text for chat in batch], encodings))
 
 
-def document_of(chat, encoded):
-    """Returns a WrittenChat as a document, from the EncodedText of its text.
+def documents_of(chats, sizes, placed):
+    """Yields WrittenChats as documents. `sizes` are their numbers of tokens, and the EncodedText
+    has all of these, as if the texts were one.
 
     The first token is never to be predicted, because nothing stands before it.
 
     A token belongs to an answer if it begins in it and ends in it, or in the white space behind it,
     which an end token may take along. One that begins before the answer belongs to the header.
     """
-    answers = numpy.zeros(encoded.tokens.size, dtype=numpy.uint8)
-    borders = encoded.starts.searchsorted([(a.start, a.end) for a in chat.answers]).tolist()
-    for answer, (first, last) in zip(chat.answers, borders):
-        while last > first and encoded.ends[last - 1] > answer.space_end:
-            last -= 1
+    begins = itertools.accumulate((len(chat.text) for chat in chats), initial=0)
+    borders = numpy.array([(begin + answer.start, begin + answer.end, begin + answer.space_end)
+                           for chat, begin in zip(chats, begins) for answer in chat.answers])
+    firsts, lasts = placed.starts.searchsorted(borders[:, :2]).T
+    lasts = numpy.minimum(lasts, placed.ends.searchsorted(borders[:, 2], side="right"))
+    answers = numpy.zeros(placed.tokens.size, dtype=numpy.uint8)
+    for first, last in zip(firsts.tolist(), lasts.tolist()):
         answers[first:last] = 1
-    answers[:1] = 0
-    return Document(chat.place, encoded.tokens, answers)
+    end = 0
+    for chat, size in zip(chats, sizes, strict=True):
+        begin, end = end, end + size
+        answers[begin:end][:1] = 0
+        # Copies do not keep the other documents in memory.
+        yield Document(chat.place, placed.tokens[begin:end].copy(), answers[begin:end].copy())

@@ -13,7 +13,7 @@ BATCH_BYTES = 512 * 1024
 
 
 def encode_in_batches(texts, encode):
-    """Yields each of `texts` with its encoding, in order.
+    """Yields batches of `texts` with their encodings, two lists, in order.
 
     A text has a `place`, which an error names, and `num_bytes`. `encode` returns the encodings of a
     list of them. It runs on another thread, without Python's lock, while this one makes the next
@@ -32,9 +32,12 @@ def encode_in_batches(texts, encode):
 
 def _with_encodings(batch, encodings, encode):
     try:
-        return zip(batch, encodings.result(), strict=True)
+        encodings = encodings.result()
     except Exception:  # The library raises bare Exception, and does not say for which text.
-        return ((text, _encoding_of(text, encode)) for text in batch)
+        for text in batch:
+            yield [text], [_encoding_of(text, encode)]
+    else:
+        yield batch, encodings
 
 
 def _encoding_of(text, encode):

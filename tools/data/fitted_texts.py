@@ -45,24 +45,29 @@ class TextFitter:
 
         A text has a `place`, `num_bytes`, and `input`: a string, or a pair of strings.
         """
-        for text, encoding in encode_in_batches(
+        for batch, encodings in encode_in_batches(
                 texts, lambda batch: self._backend.encode_batch_fast([it.input for it in batch])):
-            fitted = FittedText(text, numpy.array(encoding.ids, dtype=numpy.int32),
-                                numpy.array(encoding.type_ids, dtype=numpy.uint8),
-                                numpy.array(encoding.special_tokens_mask, dtype=bool))
-            num_tokens = fitted.tokens.size
-            if num_tokens == 0:
-                raise DataError(f"{text.place}: the tokenizer makes no token of the text")
-            if num_tokens <= self._sequence:
-                yield fitted
-            elif self._too_long == "cut":
-                self._counts.cut += 1
-                yield self._cut(fitted, encoding)
-            elif self._too_long == "drop":
-                self._counts.dropped += 1
-            else:
-                raise DataError(f"{text.place}: {num_tokens} tokens do not fit into --sequence "
-                                f"{self._sequence}: take a larger one, or --too-long drop or cut")
+            for text, encoding in zip(batch, encodings, strict=True):
+                yield from self._fitted(text, encoding)
+
+    def _fitted(self, text, encoding):
+        """Yields the FittedText of a text, or nothing where it is left out."""
+        fitted = FittedText(text, numpy.array(encoding.ids, dtype=numpy.int32),
+                            numpy.array(encoding.type_ids, dtype=numpy.uint8),
+                            numpy.array(encoding.special_tokens_mask, dtype=bool))
+        num_tokens = fitted.tokens.size
+        if num_tokens == 0:
+            raise DataError(f"{text.place}: the tokenizer makes no token of the text")
+        if num_tokens <= self._sequence:
+            yield fitted
+        elif self._too_long == "cut":
+            self._counts.cut += 1
+            yield self._cut(fitted, encoding)
+        elif self._too_long == "drop":
+            self._counts.dropped += 1
+        else:
+            raise DataError(f"{text.place}: {num_tokens} tokens do not fit into --sequence "
+                            f"{self._sequence}: take a larger one, or --too-long drop or cut")
 
     def _cut(self, fitted, encoding):
         """Takes tokens out of the texts. The special tokens around them depend on none of them."""

@@ -4,6 +4,7 @@
 The library tokenizers tells places, and takes a quarter longer for them. A byte-level vocabulary
 does without: it spells each byte of a text by one character, so tokens' lengths say where they lie.
 """
+import itertools
 import typing
 import unicodedata
 
@@ -37,21 +38,42 @@ class TextEncoder:
             return self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
-    def place(self, text, encoding):
-        """Returns the tokens of an encoding with their places in its text."""
-        if self._lengths is not None:
-            tokens = numpy.array(encoding.ids, dtype=numpy.int32)
-            lengths = self._lengths[tokens]
-            ends = lengths.cumsum()
-            num_bytes = len(text) if text.isascii() else len(text.encode())
-            # Bytes are never added, so if none is lacking, tokens lie one behind the other. Lacking
-            # are those without a token, and white space that a special token took along.
-            if (tokens.size and ends[-1] == num_bytes and
-                    unicodedata.is_normalized("NFC", text)):
-                return _in_characters(text, tokens, ends - lengths, ends)
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        places = numpy.array(encoding.offsets, dtype=numpy.int64).reshape(-1, 2)
-        return EncodedText(numpy.array(encoding.ids, dtype=numpy.int32), places[:, 0], places[:, 1])
+    def place(self, texts, encodings):
+        """Returns the tokens of all encodings with their places, as if the texts were one."""
+        if self._lengths is None:
+            return _joined(texts, map(_place_by_library, encodings))
+        placed = self._place_by_lengths("".join(texts), encodings)
+        if placed is not None:
+            return placed
+        return _joined(texts, (
+            self._place_by_lengths(text, [encoding]) or
+            _place_by_library(self._tokenizer.encode(text, add_special_tokens=False))
+            for text, encoding in zip(texts, encodings, strict=True)))
+
+    def _place_by_lengths(self, text, encodings):
+        """Returns the tokens of a text, which encodings share, with their places, or None."""
+        tokens = numpy.fromiter(itertools.chain.from_iterable(
+            encoding.ids for encoding in encodings), dtype=numpy.int32)
+        lengths = self._lengths[tokens]
+        ends = lengths.cumsum()
+        num_bytes = len(text) if text.isascii() else len(text.encode())
+        # Bytes are never added, so if none is lacking, tokens lie one behind the other. Lacking are
+        # those without a token, and white space that a special token took along.
+        if tokens.size and ends[-1] == num_bytes and unicodedata.is_normalized("NFC", text):
+            return _in_characters(text, tokens, ends - lengths, ends)
+        return None
+
+
+def _place_by_library(encoding):
+    places = numpy.array(encoding.offsets, dtype=numpy.int64).reshape(-1, 2)
+    return EncodedText(numpy.array(encoding.ids, dtype=numpy.int32), places[:, 0], places[:, 1])
+
+
+def _joined(texts, placed):
+    """Returns texts, each of which has its tokens placed, as one."""
+    begins = itertools.accumulate(map(len, texts), initial=0)
+    parts = [(it.tokens, it.starts + begin, it.ends + begin) for it, begin in zip(placed, begins)]
+    return EncodedText(*map(numpy.concatenate, zip(*parts)))
 
 
 def _lengths_in_bytes(tokenizer):
