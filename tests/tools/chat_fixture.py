@@ -48,6 +48,16 @@ PLAIN = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}")
 
+# What transformers adds to Jinja, and what it does to messages and their keys.
+ALL_OF_JINJA = (
+    "{% set seen = namespace(count=0) %}{% for message in messages %}"
+    "{% if loop.index > 3 %}{% break %}{% endif %}{% set seen.count = seen.count + 1 %}\n"
+    "  {% if message['content'] is defined %}{{ message.content | tojson }}{% endif %}"
+    "{{ message['reasoning_content'] }}{{ message.get('thinking') }}"
+    "{{ (message.keys() | list) if seen.count else dict(a=1) }}{% endfor %}"
+    "{{ tools is none }}{{ documents is none }}{{ bos_token }}{{ strftime_now('%Y') }}"
+    "{% generation %}{{ seen.count }}{% endgeneration %}{{ add_generation_prompt }}")
+
 SPECIAL_TOKENS = ["<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<|begin_of_text|>",
                   "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>",
                   "<|im_end|>", "<bos>", "<start_of_turn>", "<end_of_turn>"]

@@ -3,6 +3,7 @@
 """Tests tools/prepare_data.py --messages, with tokenizers and chat templates that are made here."""
 import contextlib
 import hashlib
+import itertools
 import json
 import random
 import resource
@@ -15,12 +16,15 @@ import numpy
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from chat_fixture import (CHATML, FAMILIES, GEMMA, LLAMA_3, PHI_3, PLAIN, QWEN_3, SPECIAL_TOKENS,
-                          TEXT, PrepareChatsTest, assistant, byte_tokenizer, system, user)
+from chat_fixture import (ALL_OF_JINJA, CHATML, FAMILIES, GEMMA, LLAMA_3, MISTRAL, PHI_3, PLAIN,
+                          QWEN_3, SPECIAL_TOKENS, TEXT, PrepareChatsTest, assistant, byte_tokenizer,
+                          system, user)
 from rows_fixture import TOOLS, word_tokenizer
 import prepare_data
 import transformers
+from data.chat_template import ChatTemplate
 from data.documents import Document
+from data.model_tokenizer import load_model_tokenizer
 from data.rows import MOST_OPEN_ROWS, first_fit
 from data.text_encoder import TextEncoder
 
@@ -214,6 +218,22 @@ class AnswersTest(PrepareChatsTest):
         self.model(byte_tokenizer(), CHATML.replace("<|im_start|>assistant", "<|im_start|>bot"))
         self.assert_refused(self.call(self.file({"messages": [user("a"), assistant("b")]})),
                             "line 1: messages[1]", "writes 'assistant", "asks with 'bot")
+
+    def test_templates_are_rendered_as_transformers_renders_them(self):
+        hello, fine = user(" <Hello> "), assistant("fine ")
+        call = {"role": "assistant", "content": None, "tool_calls": ["why"]}
+        for template in (CHATML, LLAMA_3, MISTRAL, GEMMA, QWEN_3, PHI_3, PLAIN, ALL_OF_JINJA):
+            self.model(byte_tokenizer(), template, bos_token="<s>", eos_token="</s>")
+            tokenizer = load_model_tokenizer(str(self.folder / "model"), "--messages")
+            ours = ChatTemplate(tokenizer, "all")
+            chats = [[hello], [hello, fine], [hello, fine] * 3]
+            if template is ALL_OF_JINJA:
+                chats += [[], [hello, call], [{**hello, "name": None, "thinking": "why"}, fine]]
+            for messages, asks in itertools.product(chats, (False, True)):
+                with self.subTest(template=template, messages=messages, asks=asks):
+                    theirs, = tokenizer.apply_chat_template(
+                        [messages], tokenize=False, add_generation_prompt=asks)
+                    self.assertEqual(ours._render(messages, asks), theirs)
 
     def test_prompt_and_completion_are_two_turns_of_a_template(self):
         self.family("Llama 3")
