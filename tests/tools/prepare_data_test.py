@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/prepare_data.py as its users call it: as a program."""
+import os
 import pathlib
+import re
 import resource
 import subprocess
 import sys
@@ -13,6 +15,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "tools/prepare_data.py"
+sys.path.insert(0, str(PROGRAM.parent))
+from data.data_error import DataError
+from data.model_tokenizer import load_model_tokenizer, load_tokenizer
 
 
 def train_tokenizer(text, vocabulary=400):
@@ -132,6 +137,18 @@ class PrepareDataTest(unittest.TestCase):
         self.assert_refused(self.call(text, output=self.folder / "tokens.bin"), "end with .npy")
         (self.model / "tokenizer.json").write_text("{}")
         self.assert_refused(self.call(text), "is no tokenizer")
+
+    def test_a_tokenizer_where_nobody_may_look_is_refused_by_its_path(self):
+        hidden = self.folder / "locked/model"
+        hidden.mkdir(parents=True)
+        hidden.parent.chmod(0)
+        self.addCleanup(hidden.parent.chmod, 0o700)
+        if os.geteuid() == 0:  # The superuser may look everywhere.
+            os.seteuid(65534)
+            self.addCleanup(os.seteuid, 0)
+        for load in (load_tokenizer, lambda name: load_model_tokenizer(name, "--messages")):
+            with self.assertRaisesRegex(DataError, f"^{re.escape(str(hidden))}: Permission denied$"):
+                load(str(hidden))
 
     def test_an_output_that_cannot_be_written_is_refused_by_its_name(self):
         result = self.call(self.text(self.line), output=self.folder / "no/such/tokens.npy")

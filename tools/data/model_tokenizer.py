@@ -5,14 +5,16 @@ import pathlib
 
 import tokenizers
 
-from .data_error import DataError, first_line
+from .data_error import DataError, first_line, naming_file
 
 
 def load_tokenizer(name):
     """Returns a tokenizers.Tokenizer from a tokenizer.json, a model folder, or a Hub name."""
     path = pathlib.Path(name)
-    json_path = path / "tokenizer.json" if path.is_dir() else path
-    if json_path.is_file():
+    with naming_file(path):
+        json_path = path / "tokenizer.json" if path.is_dir() else path
+        is_file = json_path.is_file()
+    if is_file:
         try:
             return tokenizers.Tokenizer.from_file(str(json_path))
         except Exception as error:  # The library raises bare Exception.
@@ -28,7 +30,9 @@ def load_model_tokenizer(name, needed_for):
     It knows what a tokenizer.json does not: the chat template, and which tokens have which purpose.
     `needed_for` is the option that needs it, as an error says it.
     """
-    if pathlib.Path(name).is_file():
+    with naming_file(name):
+        is_file = pathlib.Path(name).is_file()
+    if is_file:
         raise DataError(f"{name} is a file: {needed_for} needs the tokenizer's folder, which has "
                         "the special tokens and the chat template beside it")
     return _load_by_transformers(name, "has no tokenizer that transformers reads")
