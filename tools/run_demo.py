@@ -18,6 +18,7 @@ import demo_answers
 import make_demo_chats
 import make_demo_model
 import prepare_data
+import safetensors  # prepare_data has found the Python that has it.
 
 MIB = 2**20
 DOCS = pathlib.Path(__file__).resolve().parents[1] / "docs"
@@ -25,7 +26,8 @@ BATCH = 2
 SEQUENCE = 128
 CHAT_SEQUENCE = 256  # One row in place of two: the same tokens a step, and room for longer chats.
 TEXT_STEPS = 120
-CHAT_STEPS = 150
+# Chats are learnt by heart, which takes some 15 passes; more than the most would take minutes.
+CHAT_PASSES, LEAST_CHAT_STEPS, MOST_CHAT_STEPS = 20, 150, 300
 NUM_QUESTIONS = 3
 # A fresh model learns at a rate that would destroy a trained one.
 DEMO_LEARNING_RATE = 1e-3
@@ -141,6 +143,13 @@ def rows_for(model, chats, work):
     if code != 0:
         raise DemoError(f"prepare_data.py ended with {code}; its message is above")
     return rows
+
+
+def chat_steps(rows):
+    """Returns how many steps learn a file of rows, one of which is a step's batch."""
+    with safetensors.safe_open(rows, "numpy") as file:
+        num_rows = int(file.metadata()["rows"])
+    return min(max(CHAT_PASSES * num_rows, LEAST_CHAT_STEPS), MOST_CHAT_STEPS)
 
 
 def read_metrics(path):
@@ -261,7 +270,7 @@ def run(options):
             f"MiB of parameters, and {activations / MIB:.1f} MiB of activations")
     device_memory = options.device_memory or f"{device_bytes // 1024}KiB"
     output = options.output or options.work / f"tuned-{model.name}"
-    num_steps = options.steps or (CHAT_STEPS if is_chat else TEXT_STEPS)
+    num_steps = options.steps or (chat_steps(data) if is_chat else TEXT_STEPS)
     command = [*launcher(options.ranks), str(options.gemini_train), "--model", str(model),
                "--data", str(data), "--output", str(output), "--steps", str(num_steps),
                "--batch", str(batch), "--sequence", str(sequence), "--recompute",
@@ -302,7 +311,8 @@ def main(arguments):
                         help="chats to learn the answers of, as docs/data.md describes them "
                              "(default: questions about this project's documents)")
     parser.add_argument("--steps", type=int, metavar="N",
-                        help=f"optimizer steps (default: {TEXT_STEPS}, of chats {CHAT_STEPS})")
+                        help=f"optimizer steps (default: {TEXT_STEPS}, of chats "
+                             f"{LEAST_CHAT_STEPS} to {MOST_CHAT_STEPS})")
     parser.add_argument("--device-memory", metavar="SIZE", help="DEVICE budget, such as 64MiB")
     parser.add_argument("--ranks", type=int, default=1, metavar="N",
                         help="processes among which the model is divided (ZeRO stage 3), by "

@@ -14,6 +14,9 @@ import tempfile
 import unittest
 from unittest import mock
 
+import numpy
+import safetensors.numpy
+
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
 import demo_answers
@@ -229,6 +232,12 @@ And so on
                                           [[{"role": "assistant", "content": "a"}]])
         self.assertEqual(len(answers), 1)
         self.assertNotEqual(answers[0], "")
+
+    def test_more_rows_take_more_steps_within_bounds(self):
+        rows = self.folder / "rows.safetensors"
+        for num_rows, num_steps in ((1, 150), (10, 200), (1000, 300)):
+            safetensors.numpy.save_file({"tokens": numpy.zeros(1)}, rows, {"rows": str(num_rows)})
+            self.assertEqual(run_demo.chat_steps(rows), num_steps)
 
     def test_chats_that_cannot_be_read_are_named(self):
         self.assertEqual(self.demo("none.jsonl"),
