@@ -49,8 +49,9 @@ class SharedLayersTest(TasksOfRanksTestCase):
                     self.loaded(ranks, CLASSES[name])
 
     def test_more_ranks_that_share_layers(self):
-        for name, keys in self.all_cases().items():
-            keys.update(batch=1)
+        cases = self.all_cases()
+        for name in ("bert", "masked"):
+            keys = {**cases[name], "batch": 1}
             one = self.train(f"{name}_one", **keys, accumulate=2)
             ends = {}
             for sharing, more in {"replicas": {"zero": 0}, "shards": {"zero": 3},
@@ -77,10 +78,10 @@ class SharedLayersTest(TasksOfRanksTestCase):
                 # A classifier reads whole sequences, of which ranks have parts.
                 keys.update(MEGATRON if name in CLASSIFIERS else LINE, steps=2, eval_every=0)
                 del keys["eval_data"]
-                known = self.check_no_more_is_foretold(2, name, **keys)
+                known = self.check_no_more_is_foretold(2, f"{name}_roomy", **keys)
                 self.assertGreater(known, 0)
                 little = self.train_in_little(2, f"{name}_little", CHUNK, chunk_size=CHUNK, recompute=True, **keys)
-                self.assert_same_end(self.directory / name, little)
+                self.assert_same_end(self.directory / f"{name}_roomy", little)
 
 
 class UnequalRanksTest(TasksOfRanksTestCase):
