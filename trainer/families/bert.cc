@@ -16,7 +16,7 @@ ModelSpec MakeBertSpec(ConfigKeys& keys) {
   keys.Size({"vocab_size"}, spec.vocab_size);
   keys.Size({"max_position_embeddings"}, spec.max_sequence);
   keys.Size({"hidden_size"}, spec.width);
-  keys.Size({"num_hidden_layers"}, spec.num_blocks);
+  keys.NumBlocks({"num_hidden_layers"}, spec.num_blocks);
   spec.embedding_width = spec.width;
   // Absent means 0, the default of transformers; null means none.
   spec.padding_token = keys.IsNull("pad_token_id") ? -1 : 0;

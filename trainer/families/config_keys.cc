@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 
 // Sizes up to it: products of two of them, times an element's bytes, stay in 63 bits.
 constexpr int64_t kMaxSize = (int64_t{1} << 28) - 1;
+constexpr int64_t kMostBlocks = 1 << 16;  // A hundred times those of the deepest models.
 
 struct ActivationName {
   absl::string_view name;
@@ -60,10 +61,19 @@ void ConfigKeys::Ignore(std::initializer_list<const char*> keys) {
 }
 
 void ConfigKeys::Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum) {
+  SizeUpTo(keys, value, minimum, kMaxSize);
+}
+
+void ConfigKeys::NumBlocks(std::initializer_list<const char*> keys, int64_t& value) {
+  SizeUpTo(keys, value, /*minimum=*/1, kMostBlocks);
+}
+
+void ConfigKeys::SizeUpTo(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum,
+                          int64_t maximum) {
   const auto [key, found] = Find(keys);
   if (found == nullptr) return;
-  if (!found->is_number_integer() || found->get<int64_t>() < minimum || *found > Json(kMaxSize)) {
-    return Refuse(key, *found, absl::StrCat("a whole number from ", minimum, " to ", kMaxSize));
+  if (!found->is_number_integer() || found->get<int64_t>() < minimum || *found > Json(maximum)) {
+    return Refuse(key, *found, absl::StrCat("a whole number from ", minimum, " to ", maximum));
   }
   value = found->get<int64_t>();
 }

@@ -43,6 +43,9 @@ class ConfigKeys {
 
   // Each reads the first of its keys that is there and not null, and else leaves the value alone.
   void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
+  // A size of which each has modules and entries of lists of its own: they are bounded before these
+  // take memory.
+  void NumBlocks(std::initializer_list<const char*> keys, int64_t& value);
   void Sizes(const char* key, std::vector<int64_t>& values);  // A list of sizes from 0 on.
   // A size for both, or a list of a height and a width; each is 1 at least.
   void HeightAndWidth(const char* key, int64_t& height, int64_t& width);
@@ -83,6 +86,8 @@ class ConfigKeys {
   void MustBeBelow(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
 
  private:
+  void SizeUpTo(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum,
+                int64_t maximum);
   std::pair<const char*, const nlohmann::json*> Find(std::initializer_list<const char*> keys);
   // Returns the index in `names` of `value`, the key's or a part of it; 0 if that is none.
   size_t IndexIn(absl::Span<const absl::string_view> names, const char* key,

@@ -62,7 +62,7 @@ void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec) {
   keys.Size({"vocab_size"}, spec.vocab_size);
   keys.Size({"max_position_embeddings"}, spec.max_sequence);
   keys.Size({"hidden_size"}, spec.width);
-  keys.Size({"num_hidden_layers"}, spec.num_blocks);
+  keys.NumBlocks({"num_hidden_layers"}, spec.num_blocks);
   keys.Size({"intermediate_size"}, spec.feed_forward.width);
   spec.embedding_width = spec.width;
   ReadPadding(keys, spec);

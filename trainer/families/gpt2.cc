@@ -12,7 +12,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   keys.Size({"vocab_size"}, spec.vocab_size);
   keys.Size({"n_positions", "max_position_embeddings"}, spec.max_sequence);
   keys.Size({"n_embd", "hidden_size"}, spec.width);
-  keys.Size({"n_layer", "num_hidden_layers"}, spec.num_blocks);
+  keys.NumBlocks({"n_layer", "num_hidden_layers"}, spec.num_blocks);
   spec.embedding_width = spec.width;
   spec.positions = {.rows = spec.max_sequence};
   keys.Positive("layer_norm_epsilon", spec.norm.epsilon);

@@ -20,7 +20,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Size({"vocab_size"}, spec.vocab_size);
   keys.Size({"max_position_embeddings"}, spec.max_sequence);
   keys.Size({"hidden_size"}, spec.width);
-  keys.Size({"num_hidden_layers"}, spec.num_blocks);
+  keys.NumBlocks({"num_hidden_layers"}, spec.num_blocks);
   spec.embedding_width = spec.width;
   keys.Size({"word_embed_proj_dim"}, spec.embedding_width);
   spec.positions = {

@@ -410,6 +410,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"VisionPart",
          R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text"},"vision_config":{}})",
          kUnimplemented, "save the text model alone"},
+        {"MoreBlocksThanListsMayHave", R"({"model_type":"mistral","num_hidden_layers":66666662})",
+         kInvalid, "num_hidden_layers = 66666662, expected a whole number from 1 to 65536"},
         {"KindsOfOtherLength",
          R"({"model_type":"gemma2","num_hidden_layers":2,"layer_types":["full_attention"]})",
          kInvalid, "layer_types = [\"full_attention\"], expected a list of 2 names"},
