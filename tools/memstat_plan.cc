@@ -411,7 +411,7 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
 }
 
 absl::StatusOr<int64_t> SequenceOf(const PlanFlags& flags, const trainer::ModelSpec& spec) {
-  if (flags.sequence == 0) return std::min(spec.max_sequence, kDefaultSequence);
+  if (flags.sequence == 0) return spec.default_sequence();
   if (flags.sequence < 0) return absl::InvalidArgumentError("--sequence must be above 0");
   if (flags.sequence <= spec.max_sequence) return flags.sequence;
   return absl::InvalidArgumentError(absl::StrCat("--sequence ", flags.sequence, ": the model has ",

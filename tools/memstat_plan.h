@@ -33,7 +33,7 @@ struct PlanFlags {
   std::string moments = "fp32";
   std::string optimizer_tier = "host";
   int64_t batch = 8;
-  int64_t sequence = 0;  // 0: the model's positions, at most kDefaultSequence.
+  int64_t sequence = 0;  // 0: ModelSpec::default_sequence().
   int64_t accumulate = 1;
   bool recompute = false;
   std::string chunk_size;
@@ -59,7 +59,6 @@ struct PlanFlags {
   bool search = false;         // For the best mesh, with any micro-batches that make up a step.
   int64_t step_sequences = 0;  // That a search takes; 0 stands for 4 Mi tokens.
 };
-inline constexpr int64_t kDefaultSequence = 1024;
 inline constexpr char kCpu[] = "cpu";
 
 // Adds the subcommand `plan` to `app`; `flags` outlives it.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // For config_keys_test.py: opens checkpoints, and says of each what becomes of it.
 //   config_probe TOKENS DIRECTORY...
-// TOKENS has int64 [2, sequence]. A model of images gets pixels that are made of them. Prints a JSON object for each directory: "refused", the message;
-// or what the model computes: "loss" and, after a step of gradient descent in training mode, that
-// mode's "next_loss"; "dropped", whether two losses in training mode differ; "draws", for each
-// dropout of the first of them its rate, and how many elements it had and dropped; "unknown", the
-// keys that are not known. The logits go to DIRECTORY/logits.bin, as fp32.
+// TOKENS has int64 [2, sequence]. A model of images gets pixels that are made of them. Prints a
+// JSON object for each directory: "refused", the message; or what the model computes: "loss" and,
+// after a step of gradient descent in training mode, that mode's "next_loss"; "dropped", whether
+// two losses in training mode differ; "draws", for each dropout of the first of them its rate, and
+// how many elements it had and dropped; "unknown", the keys that are not known. The logits go to
+// DIRECTORY/logits.bin, as fp32.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>

@@ -11,6 +11,7 @@ import transformers
 from PIL import Image
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from ranks_program import EPSILON
 from task_fixture import (REGRESSION, SEVERAL, SINGLE, config_of, images, labelled, logits_of, save_classifier,
                           save_images, save_labelled, save_model, vit_config)
 from tasks_test_case import (LIKE_TRANSFORMERS, ROWS, STEPS, USAGE, BitsTestCase, NewHeadsTestCase, ParityTestCase,
@@ -48,7 +49,9 @@ class ParityTest(ImagesTestCase, ParityTestCase):
         self.check_evaluation(metrics(output)[-1], problem, logits_of(saved, eval_arrays), labels)
         untrained = self.train("untrained", **self.keys(model, data, steps=1, lr=0, weight_decay=0,
                                                         eval_data=eval_data))
-        self.assertEqual(*(tensors(folder / "model.safetensors") for folder in (model, untrained / "latest")))
+        before, behind = (tensors(folder / "model.safetensors") for folder in (model, untrained / "latest"))
+        self.assertEqual(before.keys(), behind.keys())
+        self.assertEqual([name for name in before if before[name] != behind[name]], [])
         self.check_evaluation(metrics(untrained)[-1], problem, logits_of(VIT.from_pretrained(model), eval_arrays),
                               labels)
 
@@ -89,8 +92,16 @@ class BitsTest(ImagesTestCase, BitsTestCase):
     def test_layers_that_ranks_share_are_refused(self):
         self.all_refused(USAGE, [
             (2, f"{flag} shares no layers of the task {TASK}", {**self.run_keys, **more})
-            for flag, more in (("--tensor", {"tensor": "1d"}),
-                               ("--sequence-parallel", {"sequence_parallel": "ulysses"}))])
+            for flag, more in (("--sequence-parallel megatron", {"tensor": "1d", "sequence_parallel": "megatron"}),
+                               ("--sequence-parallel ulysses", {"sequence_parallel": "ulysses"}))])
+
+    @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
+    def test_ranks_that_share_layers_train_as_one_process_does(self):
+        keys = {**self.run_keys, "epsilon": EPSILON, "steps": 4}
+        one, line = self.train("vit_alone", **keys), self.ranks(2, "vit_line", **keys, tensor="1d")
+        for key in ("loss", "grad_norm", "eval_loss"):
+            self.assert_close(*([row[key] for row in metrics(output) if key in row] for output in (line, one)), 1e-5,
+                              key)
 
 
 class NewHeadsTest(ImagesTestCase, NewHeadsTestCase):
@@ -210,11 +221,14 @@ class RefusalsTest(ImagesTestCase):
 
     def test_a_file_that_is_cut_off(self):
         content = self.data.read_bytes()
-        for name, size in (("pixels", len(content) - 1), ("header", 100)):
+        data_bytes = sum(array.nbytes for array in self.arrays.values())
+        for name, size, said in (
+                ("pixels", len(content) - 1, f"'pixels' ends at byte {data_bytes} of the data"),
+                ("header", 100, "the file has 100: it was cut short")):
             with self.subTest(name):
                 path = self.directory / f"{name}.safetensors"
                 path.write_bytes(content[:size])
-                self.refused_run(f"{name}.safetensors", f"{size} bytes", **self.keys(self.model, path))
+                self.refused_run(f"{name}.safetensors", said, **self.keys(self.model, path))
 
 
 if __name__ == "__main__":

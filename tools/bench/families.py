@@ -5,7 +5,8 @@
     families.py FAMILY QUESTION... --train build/bin/gemini-train [--size tiny]
 
 Both train the same checkpoint, made by transformers with random weights, on the same data: BERT classifies texts and
-ViT images, and the others learn the next token of a text. fp32, AdamW, clipping by the norm, no dropout, as many threads, one process after the other. A sample is one run of each; tools/measure takes
+ViT images, and the others learn the next token of a text. fp32, AdamW, clipping by the norm, no dropout, as many
+threads, one process after the other. A sample is one run of each; tools/measure takes
 several. Its figure is the median of the last steps of a run: gemini-train follows a plan that was foretold, and then
 one that is made with the times of some steps; these come before. Questions share their runs.
 

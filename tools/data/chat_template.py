@@ -126,7 +126,8 @@ class ChatTemplate:
                 [messages], tokenize=False, add_generation_prompt=asks_for_an_answer)[0]
         if self._compiled is None:
             from transformers.utils import chat_template_utils  # It takes a second.
-            self._compiled = chat_template_utils._compile_jinja_template(self.text)
+            shared = chat_template_utils._compile_jinja_template(self.text)
+            self._compiled = shared.environment.from_string(self.text)
             # Jinja copies them at each call, and takes longer for a ChainMap than for all else.
             self._compiled.globals = dict(self._compiled.globals)
         return self._compiled.render(messages=messages, tools=None, documents=None,

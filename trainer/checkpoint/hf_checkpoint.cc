@@ -119,7 +119,7 @@ absl::Status HfCheckpoint::AddFile(const std::string& name) {
     const std::string parameter = config_.spec.files.ParameterOf(tensor.name);
     if (config_.spec.files.IsOfAnotherTask(parameter)) {
       left_out_.push_back(PrintableName(tensor.name));
-      has_head_in_place_ = has_head_in_place_ || WeightNames::IsInPlaceOfHead(parameter);
+      has_head_in_place_ = has_head_in_place_ || config_.spec.files.IsInPlaceOfHead(parameter);
       continue;
     }
     is_bare_ = is_bare_ && !absl::StartsWith(tensor.name, config_.spec.files.root);

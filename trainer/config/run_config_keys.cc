@@ -60,7 +60,8 @@ KeyTable RunKeys(RunConfig& config) {
           {"model", "DIR", "Hugging Face checkpoint to start from: config.json and safetensors"},
           config.model),
       ChoiceKey({"task", "NAME",
-                 "What to learn: the next token, tokens that are hidden, or labels; auto: what "
+                 "What to learn: the next token, tokens that are hidden, labels, or the bins of "
+                 "residues' distances; auto: what "
                  "the model's config.json says. Files of another task get a new head"},
                 config.task,
                 {"auto", "causal", "masked", "sequence-classification", "image-classification",

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@ namespace gemini::trainer {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr int64_t kMostChannels = 1 << 14;  // As of a model.
 
 // Returns a list of `count` numbers that the metadata have, or one that is no list.
 absl::StatusOr<std::vector<double>> NumbersOf(const RowFile& file, const std::string& key,
@@ -49,6 +52,11 @@ absl::StatusOr<ImageData> ImageData::Open(RowFile file) {
   data.pixels_ = *pixels;
   GEMINI_RETURN_IF_ERROR(opened.CheckMetadata("rows", absl::StrCat(data.num_rows())));
   GEMINI_ASSIGN_OR_RETURN(data.labels_, RowLabels::Open(opened, data.num_rows()));
+  if (pixels->shape[1] > kMostChannels) {
+    return absl::InvalidArgumentError(absl::StrCat(opened.path(), ": has images of ",
+                                                   pixels->shape[1], " channels, at most ",
+                                                   kMostChannels, " are taken"));
+  }
   const auto channels = static_cast<size_t>(pixels->shape[1]);
   GEMINI_ASSIGN_OR_RETURN(const std::vector<double> rescale,
                           NumbersOf(opened, "rescale", 1, /*is_list=*/false));
@@ -60,8 +68,10 @@ absl::StatusOr<ImageData> ImageData::Open(RowFile file) {
   for (size_t channel = 0; channel < channels; ++channel) {
     for (size_t byte = 0; byte < 256; ++byte) {
       const double value = (static_cast<double>(byte) * rescale[0] - mean[channel]) / std[channel];
-      if (!std::isfinite(static_cast<float>(value))) {
-        return opened.WrongMetadata("std", "numbers by which pixels stay finite");
+      if (!(std::abs(value) <= std::numeric_limits<float>::max())) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            opened.path(), ": its rescale, mean and std make ", value, " of the byte ", byte,
+            " in channel ", channel, ", expected numbers that fp32 has: prepare the data again"));
       }
       data.values_[channel][byte] = static_cast<float>(value);
     }

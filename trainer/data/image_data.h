@@ -40,8 +40,8 @@ class ImageData {
   // As of RowLabels.
   absl::StatusOr<std::vector<float>> ReadLabels(int64_t index) const;
 
-  // Reads all labels. INVALID_ARGUMENT: one that the model does not have, or the images are of
-  // another size than the model's.
+  // Reads all labels. `needs` are of a model of images. INVALID_ARGUMENT: a label that the model
+  // does not have, or the images are of another size than the model's.
   absl::Status CheckRows(const RowNeeds& needs);
 
   absl::StatusOr<TokenFingerprint> Fingerprint() const {

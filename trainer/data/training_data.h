@@ -36,15 +36,15 @@ class TrainingData {
   static absl::StatusOr<TaskSpec> TaskOf(const std::string& path);
 
   TaskSpec task() const;
-  int64_t num_sequences() const;    // Or of images, or of alignments.
-  int64_t sequence_tokens() const;  // Of rows of tokens, or the residues of an alignment.
+  int64_t num_sequences() const;  // Or of images, or of alignments.
+  // Of rows of tokens, or the residues of an alignment. Images have none.
+  int64_t sequence_tokens() const;
   // What a run's speed counts, and how many of these a row has.
   absl::string_view item_name() const { return images() != nullptr ? "images" : "tokens"; }
   int64_t items_per_row() const { return images() != nullptr ? 1 : sequence_tokens(); }
   // The rows as rows with answers, or with labels of their own, as images or as alignments. Where
-  // all are null,
-  // they are those of a text: each token is its own label, and that of the first in a row is not
-  // predicted.
+  // all are null, they are those of a text: each token is its own label, and that of the first in a
+  // row is not predicted.
   const ExampleData* examples() const { return std::get_if<ExampleData>(&file_); }
   const LabeledData* labeled() const { return std::get_if<LabeledData>(&file_); }
   const ImageData* images() const { return std::get_if<ImageData>(&file_); }

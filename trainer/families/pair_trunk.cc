@@ -23,18 +23,18 @@ ModelSpec MakePairTrunkSpec(ConfigKeys& keys) {
     int64_t& value;
     int64_t most;
   };
-  // With these bounds no tensor of 2^26 residues has 2^61 elements. The largest are scores of
-  // attention.
+  // With these bounds all tensors that live at one time have less than 2^62 bytes. The largest are
+  // scores of attention, of 2^26 residues in a batch.
   const SizeKey sizes[] = {
       {"vocab_size", spec.vocab_size, 1 << 16},
-      {"num_sequences", trunk.num_sequences, 1 << 13},
-      {"max_position_embeddings", spec.max_sequence, 1 << 13},
+      {"num_sequences", trunk.num_sequences, 1 << 12},
+      {"max_position_embeddings", spec.max_sequence, 1 << 12},
       {"msa_width", spec.width, 1 << 13},
       {"pair_width", trunk.pair_width, 1 << 13},
       {"num_hidden_layers", spec.num_blocks, 1 << 16},
-      {"msa_num_heads", trunk.msa_heads.num_heads, 1 << 8},
+      {"msa_num_heads", trunk.msa_heads.num_heads, 1 << 6},
       {"msa_head_size", trunk.msa_heads.head_size, 1 << 10},
-      {"triangle_num_heads", trunk.triangle_heads.num_heads, 1 << 8},
+      {"triangle_num_heads", trunk.triangle_heads.num_heads, 1 << 6},
       {"triangle_head_size", trunk.triangle_heads.head_size, 1 << 10},
       {"triangle_width", trunk.triangle_width, 1 << 13},
       {"outer_width", trunk.outer_width, 1 << 8},

@@ -13,7 +13,7 @@ namespace gemini::trainer {
 ModelSpec MakeVitSpec(ConfigKeys& keys) {
   ModelSpec spec = {.width = 768, .num_blocks = 12};
   keys.Size({"hidden_size"}, spec.width);
-  keys.Size({"num_hidden_layers"}, spec.num_blocks);
+  keys.NumBlocks({"num_hidden_layers"}, spec.num_blocks);
   spec.embedding_width = spec.width;
   ImageSpec image = {
       .channels = 3, .height = 224, .width = 224, .patch_height = 16, .patch_width = 16};
@@ -69,7 +69,9 @@ ModelSpec MakeVitSpec(ConfigKeys& keys) {
                            .feed = {.in = "intermediate.dense", .out = "output.dense"}},
                  .final_norm = "vit.layernorm",
                  .classifier = "classifier"};
-  spec.files = {.root = "vit.", .ignored_endings = {"embeddings.mask_token"}};
+  // What follows the root is of ViTForMaskedImageModeling.
+  spec.files = {
+      .root = "vit.", .other_heads = {"decoder."}, .ignored_endings = {"embeddings.mask_token"}};
   return spec;
 }
 

@@ -33,7 +33,7 @@ std::string WeightNames::ParameterOf(absl::string_view tensor) const {
     tensor.remove_suffix(old.size());
     return ParameterOf(absl::StrCat(tensor, now));
   }
-  if (BeginsWithOne(tensor, kHeads)) return std::string(tensor);
+  if (IsInPlaceOfHead(tensor)) return std::string(tensor);
   absl::string_view rest = root;  // Then the root less its first word, and so on.
   while (!absl::StartsWith(tensor, rest)) {
     const size_t dot = rest.find('.');
@@ -52,15 +52,15 @@ bool WeightNames::IsOfOwnHead(absl::string_view parameter) const {
   return BeginsWithOne(parameter, own_heads);
 }
 
-bool WeightNames::IsInPlaceOfHead(absl::string_view parameter) {
-  return BeginsWithOne(parameter, kHeads);
+bool WeightNames::IsInPlaceOfHead(absl::string_view parameter) const {
+  return BeginsWithOne(parameter, kHeads) || BeginsWithOne(parameter, other_heads);
 }
 
 bool WeightNames::IsOfAnotherTask(absl::string_view parameter) const {
   // What stands beside a head that is tied is of it, too, such as a bias that nobody expects.
   const absl::string_view layer = absl::string_view(head).substr(0, head.rfind('.') + 1);
   if (IsOfOwnHead(parameter) || (!head.empty() && absl::StartsWith(parameter, layer))) return false;
-  return BeginsWithOne(parameter, kHeads) || BeginsWithOne(parameter, kHeadsBeside) ||
+  return IsInPlaceOfHead(parameter) || BeginsWithOne(parameter, kHeadsBeside) ||
          absl::StartsWith(parameter, absl::StrCat(root, kPooler));
 }
 

@@ -18,6 +18,8 @@ struct WeightNames {
   std::string head = "lm_head.weight";  // Of a language model; empty where another task has none.
   // What the names of the parameters begin with that the task's head has of its own: "lm_head.".
   std::vector<std::string> own_heads = {};
+  // The same of heads for other tasks that only files of this family have.
+  std::vector<std::string> other_heads = {};
   // Tensors whose names end so are no parameters: constants that old files hold.
   std::vector<std::string> ignored_endings = {};
   // How names end in old files, and how they end since: "LayerNorm.gamma", "LayerNorm.weight".
@@ -32,7 +34,7 @@ struct WeightNames {
   // Whether it is of a head for another task, such as a classifier's.
   bool IsOfAnotherTask(absl::string_view parameter) const;
   // Whether such a one is in place of the task's own head, and not beside it.
-  static bool IsInPlaceOfHead(absl::string_view parameter);
+  bool IsInPlaceOfHead(absl::string_view parameter) const;
 };
 
 }  // namespace gemini::trainer

@@ -8,7 +8,6 @@
 #include <iostream>
 #include <string>
 
-#include "ATen/Parallel.h"
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "gemini/system/end_process.h"
@@ -35,7 +34,6 @@ int Run(const std::string& directory) {
     std::fprintf(stderr, "gemini-trace: %s\n", std::string(config.status().message()).c_str());
     return 1;
   }
-  at::set_num_threads(1);  // Nothing is computed.
   const std::string model = absl::StrCat(directory, " (", config->model_type, ")");
   for (std::string line; std::getline(std::cin, line);) {
     if (line.empty()) continue;

@@ -4,9 +4,10 @@
 // its operators are watched by the rules of the hook (client/torch/hook/operator_inputs.h,
 // operator_traits.h). So the trace has the operators, the tensors and the lifetimes of the step
 // itself.
-// Memory: that of each tensor, as the allocator would charge it. Of what kernels allocate inside,
-//         only the sums of products in 16 bits on a CPU are counted: kernels that compute with many
-//         threads take more.
+// Memory: that of each tensor, as the allocator would charge it. Of what kernels allocate inside on
+//         a CPU, only the sums of products in 16 bits and the tiles of fused attention are counted,
+//         these for as many threads as this process has. oneDNN copies matrices in 16 bits whose
+//         rows do not divide by 64, which is not counted.
 // Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`. That of causal
 //         attention is halved, as Narayanan et al. count it (arXiv:2104.04473, appendix).
 // Experts: in traces, routers deal the tokens out evenly.

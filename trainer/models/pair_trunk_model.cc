@@ -112,7 +112,7 @@ Tensor PairTrunk::Head(const Stream& last, const BatchContext& /*context*/) {
 BatchLoss PairTrunk::LossOf(Stream last, const BatchContext& /*context*/, const Labels& labels,
                             const LossFactors& factors) {
   if (!reads_pair_) std::swap(last.hidden, last.pair);
-  // What is not read is released before the head takes memory.
+  // What is not read is released before the head takes memory, unless the caller keeps it.
   Tensor zero;
   if (at::GradMode::is_enabled() && last.hidden.requires_grad()) {
     zero = UnreadFunction::apply(last.hidden);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads rows of a run's data as a batch that a model takes, and counts what it is to predict.
-// Memory: labels that are not the tokens lie outside of Torch's allocator, whose memory a run
-//         without a GPU charges to DEVICE: the forecast of a step (trainer/forecast/traced_step.h)
-//         knows what the model reads alone. On a GPU they take 8 bytes a token more than it says.
-//         Types lie there, too; the forecast has them. It has the bins of a distogram, too, which
-//         lie in Torch's allocator.
+// Memory: labels that are neither the tokens nor bins lie outside of Torch's allocator, whose
+//         memory a run without a GPU charges to DEVICE: the forecast of a step
+//         (trainer/forecast/traced_step.h) knows what the model reads alone. On a GPU they take 8
+//         bytes a token more than it says. Types lie there, too; the forecast has them. The bins of
+//         a distogram lie in Torch's allocator, and the forecast has them.
 // Thread: any.
 // Errors: those of the data; Torch's own exceptions pass through.
 #pragma once

@@ -23,13 +23,11 @@
 #include "trainer/run/learning_rate.h"
 #include "trainer/run/read_batch.h"
 #include "trainer/run/run_checkpoint.h"
+#include "trainer/run/torch_failure.h"
 #include "trainer/store/non_finite_parameter.h"
 
 namespace gemini::trainer {
 namespace {
-
-// A mark of such a status: others are of HOST or a disk, and more DEVICE is no help.
-constexpr absl::string_view kOperatorsHadNoMemory = "gemini.operators_had_no_memory";
 
 class Loop {
  public:
@@ -180,16 +178,7 @@ absl::Status Loop::AddUp(const LossSum& own, LossSum& sum) {
 
 absl::Status Loop::Explain(const std::exception& error, absl::string_view what) const {
   GEMINI_RETURN_IF_ERROR(parts_.store.status());
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text =
-      torch_error != nullptr ? torch_error->what_without_backtrace() : std::string(error.what());
-  const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-                      dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  if (!memory) return absl::InternalError(absl::StrCat(what, " failed: ", text));
-  absl::Status status =
-      absl::ResourceExhaustedError(absl::StrCat("no memory in ", what, ": ", text));
-  status.SetPayload(kOperatorsHadNoMemory, absl::Cord());
-  return status;
+  return StatusOfFailure(error, what);
 }
 
 absl::StatusOr<Batch> Loop::Read(const TrainingData& data, absl::Span<const int64_t> rows,
@@ -231,9 +220,11 @@ absl::StatusOr<Batch> Loop::MicroBatch(int64_t micro_batch) const {
 }
 
 absl::StatusOr<LossFactors> Loop::FactorsOfStep() {
-  // Rows of a masked task are read for it, so that each rank counts in its own, and they add up.
+  // Rows of a masked task are read for it, so that each rank that speaks counts in its own, and
+  // they add up.
   const bool own_rows = parts_.data.task().kind == TaskKind::kMasked;
-  const int64_t num_rows = config_.batch * (own_rows ? config_.accumulate : num_micro_batches());
+  const int64_t own_batches = parts_.part.speaks ? config_.accumulate : 0;
+  const int64_t num_rows = config_.batch * (own_rows ? own_batches : num_micro_batches());
   int64_t row = state_.sequences_taken + (own_rows ? PlaceOf(0) * config_.batch : 0);
   int64_t num_labels = 0;
   for (const int64_t end = row + num_rows; row < end; ++row) {
@@ -267,7 +258,7 @@ absl::StatusOr<LossSum> Loop::WithRoom(absl::string_view what,
   absl::StatusOr<LossSum> loss = compute();
   // Other ranks are in the middle of the same attempt.
   if (!parts_.ranks.is_alone()) return loss;
-  while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
+  while (OperatorsHadNoMemory(loss.status()) && parts_.store.status().ok()) {
     // Nothing of the attempt is worth room.
     parts_.activations.Clear();
     try {

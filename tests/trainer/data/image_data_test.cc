@@ -106,8 +106,9 @@ TEST_F(ImageDataTest, AnotherHeaderIsRefused) {
         std::tuple("mean", R"([1, "2", 3])", "expected a JSON list of 2 numbers"),
         std::tuple("mean", "[1, null]", "expected a JSON list of 2 numbers"),
         std::tuple("std", "1", "its std is '1', expected a JSON list of 2 numbers"),
-        std::tuple("std", "[1, 0]", "expected numbers by which pixels stay finite"),
-        std::tuple("std", "[1, 1e-300]", "expected numbers by which pixels stay finite"),
+        std::tuple("std", "[1, 0]", "of the byte 0 in channel 1, expected numbers that fp32 has"),
+        std::tuple("std", "[1, 1e-300]", "expected numbers that fp32 has"),
+        std::tuple("rescale", "1e308", "its rescale, mean and std make"),
         std::tuple("problem_type", "-", "its problem_type is missing")}) {
     metadata_ = right;
     metadata_[key] = value;
@@ -124,6 +125,17 @@ TEST_F(ImageDataTest, OtherTensorsAreRefused) {
   EXPECT_THAT(WriteAndOpen(), StatusIs(kInvalid, HasSubstr("tensor pixels is U8 [2, 4]")));
   WriteTensors({{{"labels", SafetensorsDtype::kI32, {2}}, Bytes(labels_)}}, metadata_);
   EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("has no tensor pixels")));
+}
+
+TEST_F(ImageDataTest, MoreChannelsThanAModelHasAreRefused) {
+  shape_ = {1, 1 << 15, 1, 1};
+  pixels_.assign(1 << 15, 0);
+  labels_ = {0};
+  metadata_["rows"] = "1";
+  WriteTensors({{{"labels", SafetensorsDtype::kI32, {1}}, Bytes(labels_)},
+                {{"pixels", dtype_, shape_}, Bytes(pixels_)}},
+               metadata_);
+  EXPECT_THAT(Open(), StatusIs(kInvalid, HasSubstr("images of 32768 channels, at most 16384")));
 }
 
 TEST_F(ImageDataTest, AFileThatIsCutWhileOpenIsDataLoss) {

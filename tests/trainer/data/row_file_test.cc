@@ -33,7 +33,8 @@ TEST_F(RowFileOpenTest, TheHeaderSaysTheTask) {
   for (const auto& [task, kind] :
        {std::pair("causal", TaskKind::kCausal), std::pair("masked", TaskKind::kMasked),
         std::pair("sequence-classification", TaskKind::kSequenceClassification),
-        std::pair("image-classification", TaskKind::kImageClassification)}) {
+        std::pair("image-classification", TaskKind::kImageClassification),
+        std::pair("distogram", TaskKind::kDistogram)}) {
     metadata_["task"] = task;
     ASSERT_OK_AND_ASSIGN(const RowFile file, WriteAndOpen());
     EXPECT_EQ(file.task(), kind);

@@ -86,14 +86,14 @@ TEST(PairTrunkFamilyTest, EachTaskHasItsHead) {
 TEST(PairTrunkFamilyTest, SizesThatAreTooLargeAreRefused) {
   for (const auto& [key, most] :
        std::vector<std::pair<std::string, int>>{{"vocab_size", 65536},
-                                                {"num_sequences", 8192},
-                                                {"max_position_embeddings", 8192},
+                                                {"num_sequences", 4096},
+                                                {"max_position_embeddings", 4096},
                                                 {"msa_width", 8192},
                                                 {"pair_width", 8192},
                                                 {"num_hidden_layers", 65536},
-                                                {"msa_num_heads", 256},
+                                                {"msa_num_heads", 64},
                                                 {"msa_head_size", 1024},
-                                                {"triangle_num_heads", 256},
+                                                {"triangle_num_heads", 64},
                                                 {"triangle_head_size", 1024},
                                                 {"triangle_width", 8192},
                                                 {"outer_width", 256},

@@ -88,11 +88,19 @@ TEST(VitTest, KeysAreHonoured) {
   EXPECT_EQ(spec.task.num_labels, 3);
 }
 
+TEST(VitTest, AllPatchesOfALargeImageAreTaken) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig vit,
+                       ParseHfConfig(R"({"model_type":"vit","image_size":512})", "c"));
+  EXPECT_EQ(vit.spec.default_sequence(), 1025);
+}
+
 TEST(VitTest, TensorsOfOtherTasksAreKnown) {
   ASSERT_OK_AND_ASSIGN(const HfConfig vit, ParseHfConfig(R"({"model_type":"vit"})", "c"));
   const WeightNames& names = vit.spec.files;
   EXPECT_EQ(names.ParameterOf("embeddings.cls_token"), "vit.embeddings.cls_token");
   EXPECT_EQ(names.ParameterOf("classifier.weight"), "classifier.weight");
+  EXPECT_EQ(names.ParameterOf("decoder.0.weight"), "decoder.0.weight");
+  EXPECT_TRUE(names.IsOfAnotherTask("decoder.0.weight"));
   EXPECT_TRUE(names.IsIgnored("vit.embeddings.mask_token"));
   EXPECT_TRUE(names.IsOfAnotherTask("vit.pooler.dense.weight"));
   EXPECT_TRUE(names.IsOfOwnHead("classifier.weight"));

@@ -4,8 +4,10 @@
 #include "trainer/forecast/meta_kernels.h"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -17,7 +19,9 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "c10/core/Allocator.h"
 #include "gtest/gtest.h"
+#include "trainer/forecast/meta_memory.h"
 
 namespace gemini::trainer {
 namespace {
@@ -326,6 +330,84 @@ TEST_P(MetaKernelsTest, AttentionBackwardMakesWhatTheCpuMakes) {
           in[3], in[0], in[1], in[2], out, sums, 0.0, of.is_causal));
     });
   }
+}
+
+// Counts what Torch's CPU allocator has given out while it lives, and the most of that.
+class PeakOfCpu final : public c10::Allocator {
+ public:
+  PeakOfCpu() : inner_(c10::GetAllocator(c10::DeviceType::CPU)) { Install(this); }
+  ~PeakOfCpu() override { Install(inner_); }
+
+  c10::DataPtr allocate(size_t size_bytes) override {
+    const auto size = static_cast<int64_t>(size_bytes);
+    const int64_t live = live_ += size;
+    for (int64_t peak = peak_; live > peak && !peak_.compare_exchange_weak(peak, live);) {
+    }
+    auto* const block = new Block{inner_->allocate(size_bytes), size, this};
+    return {block->bytes.get(), block, &Free, c10::Device(c10::DeviceType::CPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+  int64_t peak_bytes() const { return peak_; }
+
+ private:
+  struct Block {
+    c10::DataPtr bytes;
+    int64_t size_bytes;
+    PeakOfCpu* owner;
+  };
+  static void Install(c10::Allocator* allocator) {
+    c10::SetAllocator(c10::DeviceType::CPU, allocator, /*priority=*/255);
+  }
+  static void Free(void* block) {
+    const std::unique_ptr<Block> freed(static_cast<Block*>(block));
+    freed->owner->live_ -= freed->size_bytes;
+  }
+
+  c10::Allocator* const inner_;
+  std::atomic<int64_t> live_ = 0;
+  std::atomic<int64_t> peak_ = 0;
+};
+
+// On both sides of the rows at which the tiles change.
+TEST_P(MetaKernelsTest, AttentionTakesAsMuchMemoryAsOnTheCpu) {
+  const int before = at::get_num_threads();
+  RegisterMetaKernels();
+  for (const int threads : {1, 3}) {
+    at::set_num_threads(threads);
+    for (const int64_t rows : {20, 191, 192, 600, 767, 768}) {
+      for (const bool is_backward : {false, true}) {
+        const auto run = [&](at::Device device) {
+          const auto options = at::dtype(type()).device(device);
+          const auto make = [&] { return at::zeros({2, 3, rows, 8}, options); };
+          const Tensor query = make(), key = make(), value = make(), grad = make();
+          const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+              query, key, value, 0.0, /*is_causal=*/false);
+          if (!is_backward) return;
+          at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, query, key, value, out,
+                                                                   sums, 0.0, /*is_causal=*/false);
+        };
+        int64_t on_cpu = 0, on_meta = 0;
+        {
+          const PeakOfCpu peak;
+          run(at::kCPU);
+          on_cpu = peak.peak_bytes();
+        }
+        {
+          const MetaMemory memory(/*grain_bytes=*/1);
+          run(at::kMeta);
+          on_meta = memory.peak_bytes();
+        }
+        // In backward each thread that works has sums of rows of its own.
+        const int64_t of_threads = is_backward ? threads * 256 * 8 : 0;
+        EXPECT_NEAR(static_cast<double>(on_meta), static_cast<double>(on_cpu),
+                    static_cast<double>(of_threads))
+            << rows << " rows, " << threads << " threads, backward " << is_backward;
+      }
+    }
+  }
+  at::set_num_threads(before);
 }
 
 }  // namespace
