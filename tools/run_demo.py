@@ -146,7 +146,7 @@ def rows_for(model, chats, work):
 
 
 def chat_steps(rows):
-    """Returns how many steps learn a file of rows, one of which is a step's batch."""
+    """Returns how many steps learn a file of rows, of which each rank takes one in a step."""
     with safetensors.safe_open(rows, "numpy") as file:
         num_rows = int(file.metadata()["rows"])
     return min(max(CHAT_PASSES * num_rows, LEAST_CHAT_STEPS), MOST_CHAT_STEPS)
@@ -318,7 +318,8 @@ def main(arguments):
                         help="processes among which the model is divided (ZeRO stage 3), by "
                              "mpirun; the DEVICE budget is that of each (default: 1)")
     parser.add_argument("--output", type=pathlib.Path, metavar="DIR",
-                        help="where the result goes (default: build/demo/tuned-MODEL, emptied first)")
+                        help="where the result goes (default: build/demo/tuned-MODEL, of chats "
+                             "build/demo/chats/tuned-model; emptied first)")
     parser.add_argument("--work", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--packages", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--gemini-train", type=pathlib.Path, required=True, help=argparse.SUPPRESS)

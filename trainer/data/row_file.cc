@@ -43,7 +43,7 @@ absl::Status RowFile::WrongMetadata(const std::string& key, absl::string_view ex
   const std::string* const value = FindMetadata(reader_, key);
   return absl::InvalidArgumentError(absl::StrCat(
       path(), ": its ", key, " is ", value == nullptr ? "missing" : PrintableName(*value),
-      ", expected ", expected, ": prepare the data by the tools/prepare_data.py of this version"));
+      ", expected ", expected, ": prepare the data again, as docs/data.md says"));
 }
 
 absl::Status RowFile::CheckMetadata(const std::string& key, absl::string_view expected) const {

@@ -126,8 +126,8 @@ policies::ModelSizes SizesOfTrunk(const ModelSpec& spec, const PairTrunkSpec& tr
   sizes.head_parameters =
       spec.task.predicts_tokens() ? msa * Count(spec.vocab_size) : pair * Count(trunk.num_bins);
   sizes.tied_head = false;
-  sizes.num_heads = sizes.num_key_heads = trunk.msa_heads.num_heads;
-  sizes.feed_width = trunk.transition_factor * trunk.msa_width;
+  // Ranks share no layers of it, so that nothing is divisible.
+  sizes.num_heads = sizes.num_key_heads = sizes.feed_width = 1;
   return sizes;
 }
 
