@@ -118,6 +118,7 @@ class FamiliesBenchTest(unittest.TestCase):
 
             def __init__(self):
                 self.size, self.threads, self.parameter_bytes = families.SIZES["tiny"], 1, 400
+                self.reads_images, self.batch = False, 2
 
             @property
             def quarter_bytes(self):

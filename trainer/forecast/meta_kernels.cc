@@ -140,7 +140,7 @@ std::tuple<Tensor, Tensor> FlashAttention(const Tensor& query, const Tensor& key
   return results;
 }
 
-Three FlashAttentionBackward(const Tensor& /*grad*/, const Tensor& query, const Tensor& key,
+Three FlashAttentionBackward(const Tensor& grad, const Tensor& query, const Tensor& key,
                              const Tensor& value, const Tensor& /*out*/, const Tensor& /*sums*/,
                              double /*dropout*/, bool /*is_causal*/,
                              const std::optional<Tensor>& /*mask*/,
@@ -149,6 +149,7 @@ Three FlashAttentionBackward(const Tensor& /*grad*/, const Tensor& query, const 
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
   Three results = {like(query), like(key), like(value)};
+  const Tensor copied = grad.transpose(1, 2).contiguous();  // Unless it lies so.
   TakeAttentionScratch(query, key, /*is_backward=*/true);
   return results;
 }
