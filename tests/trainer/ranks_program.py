@@ -25,7 +25,7 @@ PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collectiv
 # Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
 EPSILON = 1e-3
 CHUNK = 16 * train_program.KIB  # A small one: the floor of DEVICE is then what operators need.
-MOST_TRIES = 10
+MOST_TRIES = 40  # A step names what one allocation lacked, and on a ring meets the next one.
 # Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
 UNTIED, TIED = "llama", "gpt2"
 

@@ -64,7 +64,7 @@ class Search:
     def __init__(self, train, mpirun, folder, device_memory):
         self.train, self.mpirun, self.folder, self.device_memory = train, mpirun, folder, device_memory
         made = subprocess.run([sys.executable, HERE / "families_baseline.py", "make", json.dumps(MODEL), folder,
-                               "--tokens", str(MOST)], capture_output=True, text=True,
+                               "--rows", "1", "--sequence", str(MOST)], capture_output=True, text=True,
                               env=dict(os.environ, HF_HUB_OFFLINE="1"))
         if made.returncode != 0:
             raise BenchError(f"making the model failed: {made.stderr.strip()[-600:]}")
@@ -73,7 +73,7 @@ class Search:
         num_ranks, flags = MODES[mode]
         launcher = [self.mpirun, *MPIRUN_FLAGS, "-n", str(num_ranks)] if num_ranks > 1 else []
         done = subprocess.run(
-            [*launcher, self.train, "--model", self.folder / "model", "--data", self.folder / "tokens.npy",
+            [*launcher, self.train, "--model", self.folder / "model", "--data", self.folder / "data.npy",
              "--output", self.folder / "run", "--overwrite", "--no-save", "--steps", "2", "--batch", "1",
              "--sequence", str(sequence), "--threads", "1", "--log-level", "warning",
              "--device-memory", self.device_memory, *flags],
