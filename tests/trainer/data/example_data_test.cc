@@ -111,7 +111,7 @@ TEST_F(ExampleDataTest, AnotherFormatOrTaskIsNamed) {
     content.metadata[key] = value;
     if (*value == '\0') content.metadata.erase(key);
     EXPECT_THAT(Check(content), StatusIs(kInvalid, AllOf(HasSubstr(path_), HasSubstr(message),
-                                                         HasSubstr("tools/prepare_data.py"))));
+                                                         HasSubstr("docs/data.md"))));
   }
 }
 
