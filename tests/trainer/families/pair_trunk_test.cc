@@ -100,7 +100,7 @@ TEST(PairTrunkFamilyTest, SizesThatAreTooLargeAreRefused) {
                                                 {"transition_factor", 16},
                                                 {"relative_positions", 8192},
                                                 {"num_bins", 1024}}) {
-    const auto with = [&](int value) {
+    const auto with = [&key = key](int value) {
       return ParseHfConfig(absl::StrCat(R"({"model_type":"pair_trunk",")", key, "\":", value, "}"),
                            "c");
     };
