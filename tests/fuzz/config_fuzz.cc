@@ -20,11 +20,13 @@
 namespace gemini::trainer {
 namespace {
 
+// A byte's low half says which task is asked for; the one past the last asks for none.
 constexpr uint8_t kHasLabels = 16;
+constexpr char kNoTask = static_cast<char>(std::size(kTaskNames));
 
 TaskWish WishOf(uint8_t byte) {
   TaskWish wish;
-  const size_t task = byte % (std::size(kTaskNames) + 1);
+  const size_t task = (byte % kHasLabels) % (std::size(kTaskNames) + 1);
   if (task < std::size(kTaskNames)) wish.name = std::string(kTaskNames[task]);
   if ((byte & kHasLabels) != 0) {
     wish.labels = {.kind = TaskKind::kSequenceClassification,
@@ -46,7 +48,8 @@ bool Run(const TaskWish& wish, absl::string_view text) {
   GEMINI_CHECK(config->json == text);
   GEMINI_CHECK(!config->model_class.empty());
   GEMINI_CHECK(wish.name == "auto" || NameOf(spec.task.kind) == wish.name);
-  GEMINI_CHECK(spec.vocab_size > 0 && spec.width > 0 && spec.num_blocks > 0);
+  GEMINI_CHECK(spec.vocab_size > 0 || spec.image.has_value());
+  GEMINI_CHECK(spec.width > 0 && spec.num_blocks > 0);
   GEMINI_CHECK(spec.attention.num_heads > 0 && spec.attention.num_kv_heads > 0 &&
                spec.attention.num_heads % spec.attention.num_kv_heads == 0);
   GEMINI_CHECK(NumParameters(spec) > 0);
@@ -81,8 +84,9 @@ std::vector<std::string> Seeds() {
   for (const trainer::Family& family : trainer::Families()) {
     for (const absl::string_view task : family.classes) {
       if (task.empty()) continue;
-      seeds.push_back(absl::StrCat(std::string(1, '\3'), R"({"model_type":")", family.model_type,
-                                   R"(","architectures":[")", task, R"("],)", kSmall, kLabels));
+      seeds.push_back(absl::StrCat(std::string(1, trainer::kNoTask), R"({"model_type":")",
+                                   family.model_type, R"(","architectures":[")", task, R"("],)",
+                                   kSmall, kLabels));
     }
   }
   seeds.push_back(absl::StrCat(std::string(1, '\2' + 16), R"({"model_type":"bert",)", kSmall,
