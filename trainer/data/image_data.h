@@ -27,10 +27,11 @@ class ImageData {
   static absl::StatusOr<ImageData> Open(RowFile file);
 
   int64_t num_rows() const { return pixels_.shape[0]; }
-  // Of an image: channels, height, width.
+  // Returns the channels, the height and the width of an image.
   std::vector<int64_t> image_sizes() const {
     return {pixels_.shape.begin() + 1, pixels_.shape.end()};
   }
+  // Returns their product.
   int64_t image_elements() const { return pixels_.num_elements / num_rows(); }
   // What the labels are.
   const TaskSpec& task() const { return labels_.task(); }

@@ -36,8 +36,9 @@ class TrainingData {
   static absl::StatusOr<TaskSpec> TaskOf(const std::string& path);
 
   TaskSpec task() const;
-  int64_t num_sequences() const;  // Or of images, or of alignments.
-  // Of rows of tokens, or the residues of an alignment. Images have none.
+  // Returns how many rows, images or alignments the file has.
+  int64_t num_sequences() const;
+  // Returns the tokens of a row, or the residues of an alignment. The file has no images.
   int64_t sequence_tokens() const;
   // What a run's speed counts, and how many of these a row has.
   absl::string_view item_name() const { return images() != nullptr ? "images" : "tokens"; }

@@ -11,7 +11,7 @@ namespace gemini::trainer {
 // All sizes are >= 1. A patch's height divides an image's, and so for the width.
 struct ImageSpec {
   int64_t channels = 1;
-  int64_t height = 1;  // Of an image, in pixels, as its width.
+  int64_t height = 1;  // An image's, in pixels; so is the width.
   int64_t width = 1;
   int64_t patch_height = 1;
   int64_t patch_width = 1;

@@ -204,7 +204,8 @@ struct LayerNames {
   std::string position_embedding = {};
   std::string type_embedding = {};
   std::string embedding_norm = {};
-  // Of images: what has the class token and the table, and below it the linear layer of patches.
+  // A model of images has these: the first holds the class token and the table of positions, and
+  // the linear layer of patches stands below it.
   std::string image_tokens = {};
   std::string patches = {};
   std::string project_in = {};

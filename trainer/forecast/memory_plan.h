@@ -19,7 +19,7 @@ namespace gemini::trainer {
 // The activations between blocks that the vertical schedule keeps at one time.
 struct BoundaryActivations {
   int64_t count = 0;  // One a block and micro-batch.
-  // Of each of the tensors that one has: of a pair trunk two, else one.
+  // The bytes of each tensor that one activation has: a pair trunk's has two, others have one.
   std::vector<int64_t> tensor_bytes = {};
 
   int64_t size_bytes() const {
