@@ -27,6 +27,8 @@ function(gemini_ranks_test name)
   add_test(NAME ${name}
            COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1
                    -n ${arg_NUM_RANKS} ${arg_BELOW} $<TARGET_FILE:${arg_TARGET}>)
+  # A session's folder of its own: sessions side by side share one by default, and one that ends removes it while
+  # another starts, which then fails.
   set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2
-    ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+    ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_orte_tmpdir_base=${PROJECT_BINARY_DIR}/sessions/${name}")
 endfunction()

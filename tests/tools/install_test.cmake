@@ -23,7 +23,8 @@ run("build the examples" ${CMAKE_COMMAND} --build ${examples})
 run("run the examples" ${CMAKE_CTEST_COMMAND} --test-dir ${examples} --output-on-failure
     --no-tests=error)
 if(EXISTS "${BUILD_DIR}/bin/gemini_mpi.so" AND EXISTS "${BUILD_DIR}/bin/gemini-train")
-  run("start ranks of the installed program" mpirun --allow-run-as-root --oversubscribe -n 2
+  run("start ranks of the installed program" ${CMAKE_COMMAND} -E env
+      OMPI_MCA_orte_tmpdir_base=${WORK_DIR}/sessions mpirun --allow-run-as-root --oversubscribe -n 2
       ${prefix}/bin/gemini-train --version)
 endif()
 # Programs must find Torch without the build folder's run path.

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 import numpy
@@ -19,7 +20,7 @@ from train_program import BIN, MODELS, arguments, metrics, tensors
 MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none",
           # ob1: else Open MPI looks for InfiniBand adapters for 0.2 s a run.
           "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "ob1"]
-ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+SESSIONS = tempfile.TemporaryDirectory(prefix="gemini-ranks-")
 TIMEOUT_S = 120
 PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
 # Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
@@ -34,9 +35,24 @@ def command(num_ranks, keys):
     return [*MPIRUN, "-n", str(num_ranks), BIN / "gemini-train", *arguments(keys)]
 
 
+def environment():
+    """The variables of one run of mpirun.
+
+    Its session has a folder of its own: runs side by side share a folder by default, and one that ends removes it
+    while another starts, which then fails.
+    """
+    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_orte_tmpdir_base": tempfile.mkdtemp(dir=SESSIONS.name)}
+
+
+def run_launched(words):
+    """Runs a command of mpirun to its end."""
+    return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+                          env=environment())
+
+
 def run_ranks(num_ranks, **keys):
-    return subprocess.run(command(num_ranks, keys), capture_output=True, text=True, timeout=TIMEOUT_S,
-                          stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
+    return run_launched(command(num_ranks, keys))
 
 
 class RanksTestCase(train_program.TrainTest):
@@ -60,8 +76,7 @@ class RanksTestCase(train_program.TrainTest):
         # By env, for mpirun itself is not to have them.
         at = words.index(BIN / "gemini-train")
         words[at:at] = ["env", *(f"{key}={value}" for key, value in variables.items())]
-        return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-                              env={**os.environ, **ALLOWED})
+        return run_launched(words)
 
     def all_refused(self, status, cases):
         """refused(), side by side, of (number of ranks, text, keys): mpirun ends slowly."""
@@ -98,7 +113,7 @@ class RanksTestCase(train_program.TrainTest):
 
     def begun(self, words):
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
+                                   stdin=subprocess.DEVNULL, env=environment())
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.stdout.close)
         self.addCleanup(self.end, process)
@@ -140,14 +155,15 @@ class RanksTestCase(train_program.TrainTest):
     def said(self, errors):
         return [line for line in errors.splitlines() if line.startswith("gemini-train: ")]
 
-    def check_a_rank_that_fails_alone(self, num_ranks, failing, **keys):
+    def check_a_rank_that_fails_alone(self, num_ranks, failing, model=MODELS / UNTIED, data=MODELS / "tokens.npy",
+                                      **keys):
         folders = [self.directory / name for name in ("others", "its_own")]
         for folder in folders:
             folder.mkdir()
-            shutil.copy(MODELS / "tokens.npy", folder)
-        keys = self.keys(model=(MODELS / UNTIED).resolve(), data="/proc/self/cwd/tokens.npy",
-                         output=self.directory / "out", steps=100000, **keys)
-        del keys["eval_data"], keys["eval_every"]
+            shutil.copy(data, folder)
+        keys = self.keys(model=model.resolve(), data=f"/proc/self/cwd/{data.name}", output=self.directory / "out",
+                         **{"steps": 100000, "eval_every": 0, **keys})
+        keys.pop("eval_data", None)
         program = [BIN.resolve() / "gemini-train", *arguments(keys)]
         launch = []
         for count, folder in ((failing, folders[0]), (1, folders[1]), (num_ranks - failing - 1, folders[0])):
@@ -156,11 +172,11 @@ class RanksTestCase(train_program.TrainTest):
         process = self.begun([*MPIRUN, *launch[1:]])
         self.wait_for_steps(process, "out", 3)
         # One rank alone loses its data: the path is another file there.
-        os.truncate(folders[1] / "tokens.npy", 1000)
+        os.truncate(folders[1] / data.name, 1000)
         _, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 75, errors)
         self.assertEqual(len(self.said(errors)), 1, errors)
-        self.assertRegex(self.said(errors)[0], f"rank {failing}: step [0-9]+: .*tokens.npy")
+        self.assertRegex(self.said(errors)[0], f"rank {failing}: step [0-9]+: .*{data.name}")
 
     def check_a_rank_that_dies(self, process, name, rank):
         """Kills it behind some steps: the others end, and at most one of them says why."""

@@ -17,7 +17,7 @@ import numpy
 import safetensors.numpy
 
 import train_program
-from ranks_program import ALLOWED, MPIRUN, TIED, TIMEOUT_S, UNTIED, RanksTestCase, command, run_ranks
+from ranks_program import MPIRUN, TIED, TIMEOUT_S, UNTIED, RanksTestCase, command, run_launched, run_ranks
 from train_program import MIB, MODELS, Daemon, steps
 
 KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
@@ -160,8 +160,7 @@ class RanksTest(RanksTestCase):
         # The second rank alone is told another learning rate.
         output = self.directory / "differs"
         one, other = (command(1, self.keys(output=output, lr=rate))[len(MPIRUN):] for rate in (0.1, 0.2))
-        result = subprocess.run([*MPIRUN, *one, ":", *other], capture_output=True, text=True,
-                                timeout=TIMEOUT_S, env={**os.environ, **ALLOWED})
+        result = run_launched([*MPIRUN, *one, ":", *other])
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("rank 1: lr = 0.2 here, and lr = 0.1 in rank 0", result.stderr)
 

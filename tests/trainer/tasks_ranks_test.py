@@ -116,6 +116,10 @@ class UnequalRanksTest(TasksOfRanksTestCase):
             model = save_model(model_class, config_of(family), self.directory / f"{family}_answers")
             yield f"{family}_answers", self.unequal(model, data, arrays["answers"].sum(1, dtype=int))
 
+    def test_a_rank_that_cannot_read_what_it_counts(self):
+        model, data = self.masked_model(), self.masked_data("masked", 1)[0]
+        self.check_a_rank_that_fails_alone(4, failing=2, model=model, data=data, zero=3)
+
     def test_shards_learn_what_one_process_does(self):
         for name, keys in self.cases():
             with self.subTest(name):
