@@ -19,20 +19,22 @@ absl::StatusOr<SpaceMemory> SpaceMemory::Map(const SpaceShape& shape, int client
       memory.server_segment_,
       MappedMemory::Map(server_segment, sizeof(ServerSegmentShm), MappedMemory::Access::kReadOnly));
   if (shape.host_slots == 0) return memory;
-  const int64_t num_slabs = static_cast<int64_t>(slabs.size());
-  if (shape.slots_per_slab <= 0 || num_slabs * shape.slots_per_slab < shape.host_slots) {
-    return absl::InvalidArgumentError(absl::StrCat("the server sent ", num_slabs, " slabs of ",
+  const int64_t num_slabs =
+      shape.slots_per_slab <= 0 ? -1 : (shape.host_slots - 1) / shape.slots_per_slab + 1;
+  if (num_slabs < 0 || static_cast<int64_t>(slabs.size()) < num_slabs) {
+    return absl::InvalidArgumentError(absl::StrCat("the server sent ", slabs.size(), " slabs of ",
                                                    shape.slots_per_slab, " slots for a space of ",
                                                    shape.host_slots, " slots"));
   }
-  GEMINI_ASSIGN_OR_RETURN(memory.slots_,
-                          MappedMemory::Reserve(shape.host_slots * shape.chunk_bytes));
-  for (int64_t slab = 0; slab * shape.slots_per_slab < shape.host_slots; ++slab) {
-    const int64_t first = slab * shape.slots_per_slab;
-    const int64_t slab_bytes =
-        std::min(shape.slots_per_slab, shape.host_slots - first) * shape.chunk_bytes;
-    GEMINI_RETURN_IF_ERROR(
-        memory.slots_.MapAt(first * shape.chunk_bytes, slabs[slab].get(), slab_bytes));
+  constexpr int64_t kAlignment = MappedMemory::kReservationAlignment;
+  const int64_t full_bytes = std::min(shape.slots_per_slab, shape.host_slots) * shape.chunk_bytes;
+  memory.slab_stride_ = (full_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  GEMINI_ASSIGN_OR_RETURN(memory.slots_, MappedMemory::Reserve(num_slabs * memory.slab_stride_));
+  for (int64_t slab = 0; slab < num_slabs; ++slab) {
+    const int64_t slots =
+        std::min(shape.slots_per_slab, shape.host_slots - slab * shape.slots_per_slab);
+    GEMINI_RETURN_IF_ERROR(memory.slots_.MapAt(slab * memory.slab_stride_, slabs[slab].get(),
+                                               slots * shape.chunk_bytes));
   }
   return memory;
 }

@@ -43,9 +43,12 @@ class SpaceMemory {
                                          int server_segment, absl::Span<const UniqueFd> slabs);
 
   const SpaceShape& shape() const { return shape_; }
-  // Returns the slot's first byte. Slots are adjacent, in the order of their ids.
+  // Returns the slot's first byte. The slots of a slab are adjacent, in the order of their ids.
+  // Each slab begins where huge pages do, so that there may be addresses without memory before it.
   std::byte* slot_address(SlotId slot) const {
-    return slots_.data() + slot.value() * shape_.chunk_bytes;
+    const int64_t slab = slot.value() / shape_.slots_per_slab;
+    const int64_t of_slab = slot.value() % shape_.slots_per_slab;
+    return slots_.data() + slab * slab_stride_ + of_slab * shape_.chunk_bytes;
   }
 
   ClientSegmentHeaderShm* header() const { return At<ClientSegmentHeaderShm>(0); }
@@ -76,6 +79,7 @@ class SpaceMemory {
   MappedMemory client_segment_;
   MappedMemory server_segment_;
   MappedMemory slots_;
+  int64_t slab_stride_ = 0;  // From the first byte of a slab to that of the next.
 };
 
 }  // namespace gemini::client

@@ -20,8 +20,6 @@ namespace gemini {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-// Where reservations begin: pages of that size can be mapped then where a file has them.
-constexpr int64_t kReservedAt = 2 << 20;
 
 // Behind the end of a file, the first access would be a SIGBUS. And by 0 Boost means all of it.
 absl::Status CheckSize(int fd, int64_t size_bytes) {
@@ -76,15 +74,15 @@ absl::StatusOr<MappedMemory> MappedMemory::Map(int fd, int64_t size_bytes, Acces
 }
 
 absl::StatusOr<MappedMemory> MappedMemory::Reserve(int64_t size_bytes) {
-  const int64_t room_bytes = size_bytes + kReservedAt;
+  const int64_t room_bytes = size_bytes + kReservationAlignment;
   void* const room =
       ::mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("reserve ", size_bytes, " bytes of addresses"));
   }
   // What is beside it goes back; of its last page, which munmap does not split, nothing.
-  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(room) % kReservedAt);
-  const int64_t before_bytes = past == 0 ? 0 : kReservedAt - past;
+  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(room) % kReservationAlignment);
+  const int64_t before_bytes = past == 0 ? 0 : kReservationAlignment - past;
   std::byte* const data = static_cast<std::byte*>(room) + before_bytes;
   const int64_t used_bytes = (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (before_bytes > 0) ::munmap(room, before_bytes);

@@ -23,6 +23,9 @@ class MappedMemory {
   // (MADV_DONTFORK). The descriptor may be closed afterwards. INVALID_ARGUMENT: the file is shorter
   // than that, perhaps because a peer made it so; the message has both sizes. Others: as mmap(2).
   static absl::StatusOr<MappedMemory> Map(int fd, int64_t size_bytes, Access access);
+  // Where reservations begin: at a multiple of this, the size of a huge page on x86. A file that
+  // has huge pages is mapped by them at such addresses alone.
+  static constexpr int64_t kReservationAlignment = int64_t{2} << 20;
   // Reserves address space without memory, to be filled by MapAt.
   static absl::StatusOr<MappedMemory> Reserve(int64_t size_bytes);
 
