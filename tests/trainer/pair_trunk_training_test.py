@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train on alignments: a pair trunk has the losses of the same model in plain Torch, hidden residues and
-distograms alike; placements, resuming and ranks change no bit."""
+distograms alike; placements, resuming and ranks change no bit, and ranks that share layers train as one process does."""
 import json
 import math
 import os
@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from make_pair_trunk import FACTOR, Block
+from ranks_program import CHUNK, EPSILON, SharingRanksTestCase
 from task_fixture import (LEARNING_RATE, MASK, VOCABULARY, config_of, hide, make_rows, masked, optimizer_of, save_masked,
                           save_model)
 from tasks_test_case import LIKE_TRANSFORMERS, ROWS, STEPS, USAGE, BitsTestCase, TasksTestCase
@@ -46,7 +47,7 @@ class Trunk(nn.Module):
                                   ("relative_positions", 2 * PLACES + 1, pair)):
             self.embedder.add_module(name, nn.Embedding(rows, width))
         self.trunk = nn.Module()
-        self.trunk.blocks = nn.ModuleList(Block(SIZES) for _ in range(config["num_hidden_layers"]))
+        self.trunk.blocks = nn.ModuleList(Block(config) for _ in range(config["num_hidden_layers"]))
         self.is_masked = task == "masked"
         self.add_module(HEADS[task], nn.Linear(msa, VOCABULARY) if self.is_masked else nn.Linear(pair, BINS))
 
@@ -222,14 +223,60 @@ class BitsTest(TrunksTestCase, BitsTestCase):
                 one = self.train(f"{task}_of_four", **{**keys, "accumulate": 4})
                 self.assert_same_end(one, self.ranks(4, f"{task}_four", **keys, zero=3))
 
-    @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
-    def test_layers_that_ranks_share_are_refused(self):
+
+@unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
+class SharedLayersTest(SharingRanksTestCase, TrunksTestCase):
+    """Ranks share attention and transitions of a trunk."""
+
+    LINE = {"tensor": "1d", "tensor_size": 2}
+
+    def keys(self, model, data, **more):
+        return TrunksTestCase.keys(self, model, data, **{"epsilon": EPSILON, "steps": 4, "eval_every": 3, **more})
+
+    def cases(self):
+        for task in CLASSES:
+            data, eval_data = (self.alignments(f"data_{seed}", task, seed=seed)[0] for seed in (1, 2))
+            yield task, self.keys(self.trunk(task, msa_num_heads=4)[0], data, eval_data=eval_data)
+
+    def test_two_ranks_learn_what_one_process_does(self):
+        for task, keys in self.cases():
+            with self.subTest(task):
+                one = self.train(f"{task}_one", **keys)
+                line = self.ranks(2, f"{task}_line", **keys, **self.LINE)
+                self.assert_close(one, line)
+                self.saved(line, task)
+
+    def test_more_ranks(self):
+        for task, keys in self.cases():
+            keys["batch"] = 1
+            one = self.train(f"{task}_one", **keys, accumulate=2)
+            for name, more in {"shards": {"zero": 3}, "pipeline": {"pipeline": 2, "accumulate": 2}}.items():
+                with self.subTest(task, ranks=name):
+                    self.assert_close(one, self.ranks(4, f"{task}_{name}", **keys, **self.LINE, **more))
+
+    def test_a_device_at_the_floor(self):
+        for task, keys in self.cases():
+            with self.subTest(task):
+                keys.update(self.LINE, steps=2, eval_every=0)
+                del keys["eval_data"]
+                self.assertGreater(self.check_no_more_is_foretold(2, f"{task}_roomy", **keys), 0)
+                little = self.train_in_little(2, f"{task}_little", CHUNK, chunk_size=CHUNK, recompute=True, **keys)
+                self.assert_same_end(self.directory / f"{task}_roomy", little)
+
+    def test_what_ranks_do_not_share_is_refused(self):
+        cases = dict(self.cases())
+        odd = {**cases["masked"], "model": self.trunk("masked", "odd", msa_num_heads=3)[0]}
+        of_task = {task: f"shares no layers of a pair trunk with the task {task} among ranks" for task in CLASSES}
         self.all_refused(USAGE, [
-            (2, f"{flag} shares no layers of a pair trunk", {**keys, **more})
-            for _, keys in self.cases()
-            for flag, more in (("--tensor 1d", {"tensor": "1d"}),
-                               ("--tensor 1d", {"tensor": "1d", "sequence_parallel": "megatron"}),
-                               ("--sequence-parallel ulysses", {"sequence_parallel": "ulysses"}))])
+            (2, "the heads of its alignment (msa_num_heads), 3, do not divide by 2: use --tensor-size 1 with",
+             {**odd, **self.LINE}),
+            (4, "the heads of its pairs (triangle_num_heads), 2, do not divide by 4: use --tensor-size 2",
+             {**cases["distogram"], "tensor": "1d"}),
+            (4, f"--tensor 2d {of_task['masked']}", {**cases["masked"], "tensor": "2d"}),
+            *((2, f"--sequence-parallel {sharing} {of_task[task]}", {**cases[task], **more})
+              for task in CLASSES
+              for sharing, more in (("megatron", {"tensor": "1d", "sequence_parallel": "megatron"}),
+                                    ("ulysses", {"sequence_parallel": "ulysses"})))])
 
 
 class NewHeadsTest(TrunksTestCase):

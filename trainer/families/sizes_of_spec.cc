@@ -126,7 +126,7 @@ policies::ModelSizes SizesOfTrunk(const ModelSpec& spec, const PairTrunkSpec& tr
   sizes.head_parameters =
       spec.task.predicts_tokens() ? msa * Count(spec.vocab_size) : pair * Count(trunk.num_bins);
   sizes.tied_head = false;
-  // Ranks share no layers of it, so that nothing is divisible.
+  // A search has no ranks share its layers, of which a part would stay whole.
   sizes.num_heads = sizes.num_key_heads = sizes.feed_width = 1;
   return sizes;
 }

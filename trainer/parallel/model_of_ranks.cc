@@ -33,10 +33,9 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
   GridLines lines;
   GEMINI_ASSIGN_OR_RETURN(lines.j, line("tensor j", TensorAxis::kJ));
   if (grid.mode() == policies::TensorMode::k1d) {
-    GEMINI_ASSIGN_OR_RETURN(
-        const RankGroup* const copies,
-        communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
-                                                spec.attention.num_kv_heads, grid.num_ranks()))));
+    GEMINI_ASSIGN_OR_RETURN(const RankGroup* const copies,
+                            communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
+                                                                    spec, grid.num_ranks()))));
     return std::make_unique<TensorLayers1d>(
         options, lines.j, RankLine{&communicator, copies},
         layout.sequence().sharing == SequenceSharing::kMegatron);
@@ -49,35 +48,24 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
                                                    : PlanOf2d(grid, place, lines));
 }
 
-// Ranks share no layers of a pair trunk.
-absl::Status CheckIsNoTrunk(const ModelSpec& spec, const RankLayout& layout) {
-  const SequenceSharing sharing = layout.sequence().sharing;
-  const bool shares_layers = layout.grid().num_ranks() > 1;
-  if (!spec.pair_trunk.has_value() || (!shares_layers && sharing == SequenceSharing::kNone)) {
-    return absl::OkStatus();
-  }
-  return absl::UnimplementedError(absl::StrCat(
-      shares_layers ? absl::StrCat("--tensor ", policies::TensorModeName(layout.grid().mode()))
-                    : absl::StrCat("--sequence-parallel ", SequenceSharingName(sharing)),
-      " shares no layers of a pair trunk among ranks: use --zero or --pipeline"));
-}
-
-// A line of ranks shares the layers of all tasks, and sequences between them. What ranks share in
-// other ways is of models that predict the next token.
+// A line of ranks shares the layers of all tasks, and sequences of tokens between them. What ranks
+// share in other ways is of models that predict the next token.
 absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
   if (spec.attention.causal && spec.task.kind == TaskKind::kCausal) return absl::OkStatus();
   const policies::TensorGrid& grid = layout.grid();
   const SequenceSharing sharing = layout.sequence().sharing;
+  const bool has_tokens = !spec.image.has_value() && !spec.pair_trunk.has_value();
   std::string key;
   if (grid.num_ranks() > 1 && grid.mode() != policies::TensorMode::k1d) {
     key = absl::StrCat("--tensor ", policies::TensorModeName(grid.mode()));
   } else if (sharing != SequenceSharing::kNone &&
-             (sharing != SequenceSharing::kMegatron || spec.image.has_value())) {
+             (sharing != SequenceSharing::kMegatron || !has_tokens)) {
     key = absl::StrCat("--sequence-parallel ", SequenceSharingName(sharing));
   }
   if (key.empty()) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
-      key, " shares no layers of the task ", NameOf(spec.task.kind),
+      key, " shares no layers of ", spec.pair_trunk.has_value() ? "a pair trunk with " : "",
+      "the task ", NameOf(spec.task.kind),
       " among ranks: use --tensor 1d, --zero or --pipeline, which share those of all tasks"));
 }
 
@@ -86,7 +74,6 @@ absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
-  GEMINI_RETURN_IF_ERROR(CheckIsNoTrunk(spec, layout));
   GEMINI_RETURN_IF_ERROR(CheckTask(spec, layout));
   const bool is_line = grid.mode() == policies::TensorMode::k1d || grid.num_ranks() == 1;
   if (!is_line) return CheckTensorGrid(spec, grid, batch);

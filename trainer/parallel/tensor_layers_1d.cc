@@ -222,8 +222,32 @@ class SumOfExperts : public Layer {
   const bool has_parts_;
 };
 
+// Returns the first of these reasons that is one.
+std::string FirstOf(std::vector<std::string> reasons) {
+  for (std::string& reason : reasons) {
+    if (!reason.empty()) return std::move(reason);
+  }
+  return "";
+}
+
+// The same as WhyNot, of a model with a pair trunk.
+std::string WhyNotTrunk(const ModelSpec& spec, const PairTrunkSpec& trunk, int64_t num_ranks) {
+  // A distogram's head is whole.
+  const int64_t vocabulary = spec.task.predicts_tokens() ? spec.vocab_size : 0;
+  return FirstOf({DoNotDivide("the heads of its alignment (msa_num_heads)",
+                              trunk.msa_heads.num_heads, num_ranks),
+                  DoNotDivide("the heads of its pairs (triangle_num_heads)",
+                              trunk.triangle_heads.num_heads, num_ranks),
+                  DoNotDivide("the elements in its alignment's transition",
+                              trunk.transition_factor * trunk.msa_width, num_ranks),
+                  DoNotDivide("the elements in its pairs' transition",
+                              trunk.transition_factor * trunk.pair_width, num_ranks),
+                  LeavesAPartWithoutRows(vocabulary, num_ranks)});
+}
+
 // Why so many ranks cannot divide a model; nothing if they can.
 std::string WhyNot(const ModelSpec& spec, int64_t num_ranks) {
+  if (spec.pair_trunk.has_value()) return WhyNotTrunk(spec, *spec.pair_trunk, num_ranks);
   const AttentionSpec& attention = spec.attention;
   const int64_t kv_heads = attention.num_kv_heads;
   const bool copies = attention.layout == QueryKeyValueLayout::kApart && kv_heads < num_ranks;
@@ -248,21 +272,21 @@ std::string WhyNot(const ModelSpec& spec, int64_t num_ranks) {
                                   spec.experts->shared_width, num_ranks));
   }
   reasons.push_back(LeavesAPartWithoutRows(spec.vocab_size, num_ranks));
-  for (std::string& reason : reasons) {
-    if (!reason.empty()) return std::move(reason);
-  }
-  return "";
+  return FirstOf(std::move(reasons));
 }
 
 }  // namespace
 
-int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks) {
-  return std::max<int64_t>(num_ranks / num_kv_heads, 1);
+int64_t CopiesOfKeyHeads(const ModelSpec& spec, int64_t num_ranks) {
+  // A pair trunk's heads divide, which have keys and values of their own.
+  if (spec.pair_trunk.has_value()) return 1;
+  return std::max<int64_t>(num_ranks / spec.attention.num_kv_heads, 1);
 }
 
 absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks) {
   return CheckParts(
-      policies::TensorMode::k1d, num_ranks, spec.attention.num_heads,
+      policies::TensorMode::k1d, num_ranks,
+      spec.pair_trunk.has_value() ? spec.pair_trunk->msa_heads.num_heads : spec.attention.num_heads,
       [&](int64_t ranks) { return WhyNot(spec, ranks); }, [](int64_t ranks) { return ranks; });
 }
 

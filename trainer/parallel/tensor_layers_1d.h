@@ -3,10 +3,13 @@
 // a feed-forward part, for some of the heads and of the elements between, and the rows of what
 // leads out; it has some rows of the vocabulary's table, and of its head's bias. Everything else it
 // has whole: norms, the biases of what leads out, positions, routers, projections, and what stands
-// behind the blocks, a transform before the vocabulary or a classifier.
+// behind the blocks, a transform before the vocabulary or a classifier. Of a pair trunk's blocks
+// ranks divide attention and transitions, and each computes the outer product mean and the triangle
+// multiplications whole, which norm what heads have together.
 // Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
 //         experts also the gradients of their weights, and where one is shared, 2 sums more. The
-//         embedding one sum, the head one in backward and a gather of two numbers a token.
+//         embedding one sum, the head one in backward and a gather of two numbers a token. A pair
+//         trunk's block has 6 sums of what comes out, and in backward 7 of what went in.
 // Parts:  with parts of sequences between layers (Megatron-LM's sequence parallelism) the same, but
 //         what comes out is added up in parts, and what goes in is put together, in backward once
 //         more: 10 T h (t - 1) / t elements a block in place of 8, or 7 in place of 6 where
@@ -37,9 +40,8 @@ namespace gemini::trainer {
 // not divide, and numbers of ranks that do.
 absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks);
 
-// How many neighbours have each key and value head alike. `num_kv_heads` divides `num_ranks`, or is
-// a multiple of it.
-int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks);
+// How many neighbours have each key and value head alike, of ranks that passed CheckTensor1d.
+int64_t CopiesOfKeyHeads(const ModelSpec& spec, int64_t num_ranks);
 
 class TensorLayers1d : public TensorLayers {
  public:

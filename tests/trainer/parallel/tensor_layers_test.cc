@@ -27,7 +27,7 @@ constexpr int64_t kVocabulary = 301;
 
 // Of a line of ranks, with the last of which have the same key and value head.
 RankLayers MakeLayers(Communicator& me, const LayersCase& c, bool parts) {
-  const int64_t copies = CopiesOfKeyHeads(c.model.spec().attention.num_kv_heads, me.num_ranks());
+  const int64_t copies = CopiesOfKeyHeads(c.model.spec(), me.num_ranks());
   std::vector<std::vector<int64_t>> groups;
   for (int64_t rank = 0; rank < me.num_ranks(); ++rank) {
     if (rank % copies == 0) groups.emplace_back();
@@ -222,6 +222,42 @@ TEST(Tensor1dTest, AModelThatDoesNotDivideIsRefused) {
   EXPECT_THAT(
       CheckTensor1d(spec, 4).message(),
       HasSubstr("its vocabulary of 5 leaves the last rank without a row: use --tensor-size 2"));
+}
+
+TEST(Tensor1dTest, APairTrunkThatDoesNotDivideIsRefused) {
+  const auto fitting = [] {
+    ModelSpec spec;
+    spec.vocab_size = 23;
+    spec.task.kind = TaskKind::kMasked;
+    spec.pair_trunk = {.msa_width = 24,
+                       .pair_width = 16,
+                       .msa_heads = {.num_heads = 8, .head_size = 3},
+                       .triangle_heads = {.num_heads = 4, .head_size = 4}};
+    return spec;
+  };
+  EXPECT_OK(CheckTensor1d(fitting(), 4));
+  EXPECT_EQ(CopiesOfKeyHeads(fitting(), 4), 1);
+  const auto refused = [](const ModelSpec& spec, int64_t num_ranks, const char* text) {
+    EXPECT_THAT(CheckTensor1d(spec, num_ranks),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  refused(fitting(), 8,
+          "--tensor 1d of 8 ranks: the heads of its pairs (triangle_num_heads), 4, do not divide "
+          "by 8: use --tensor-size 4 with");
+  refused(fitting(), 3,
+          "the heads of its alignment (msa_num_heads), 8, do not divide by 3: use --tensor-size 2 "
+          "or 4");
+  ModelSpec spec = fitting();
+  spec.pair_trunk->transition_factor = 1;
+  spec.pair_trunk->pair_width = 18;
+  refused(spec, 4, "the elements in its pairs' transition, 18, do not divide by 4");
+  spec.pair_trunk->msa_width = 26;
+  refused(spec, 4, "the elements in its alignment's transition, 26, do not divide by 4");
+  spec = fitting();
+  spec.vocab_size = 5;
+  refused(spec, 4, "its vocabulary of 5 leaves the last rank without a row");
+  spec.task.kind = TaskKind::kDistogram;  // Its head is whole.
+  EXPECT_OK(CheckTensor1d(spec, 4));
 }
 
 }  // namespace
