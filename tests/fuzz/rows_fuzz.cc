@@ -160,8 +160,15 @@ void CheckRow(const TrainingData& data, int64_t row, const RowNeeds& needs) {
   CheckLabeled(*data.labeled(), row, needs);
 }
 
-// Reads all that there is of a row, which was not checked.
-absl::Status ReadUnchecked(const TrainingData& data, int64_t row) {
+// Counts what is learned of a row, where that is known once rows were checked.
+absl::Status CountRow(const TrainingData& data, int64_t row) {
+  if (data.alignments() != nullptr) return data.alignments()->CountLabels(row).status();
+  if (data.examples() != nullptr) return data.examples()->CountAnswers(row).status();
+  return absl::UnimplementedError("nothing is counted");
+}
+
+// Reads all that there is of a row, whether or not rows were checked.
+absl::Status ReadRow(const TrainingData& data, int64_t row) {
   if (const ImageData* const images = data.images()) {
     std::vector<float> image(static_cast<size_t>(images->image_elements()));
     absl::Status status = images->Read(row, absl::MakeSpan(image));
@@ -171,13 +178,11 @@ absl::Status ReadUnchecked(const TrainingData& data, int64_t row) {
   if (const AlignmentData* const alignments = data.alignments()) {
     std::vector<int64_t> tokens(static_cast<size_t>(alignments->tokens_per_row()));
     std::vector<int64_t> labels(static_cast<size_t>(alignments->labels_per_row()));
-    GEMINI_CHECK(!alignments->CountLabels(row).ok());
     return alignments->Read(row, absl::MakeSpan(tokens), absl::MakeSpan(labels));
   }
   const auto length = static_cast<size_t>(data.sequence_tokens());
   std::vector<int64_t> tokens(length), others(length);
   if (const ExampleData* const examples = data.examples()) {
-    GEMINI_CHECK(!examples->CountAnswers(row).ok());
     return examples->Read(row, absl::MakeSpan(tokens), absl::MakeSpan(others));
   }
   const LabeledData& labeled = *data.labeled();
@@ -187,10 +192,18 @@ absl::Status ReadUnchecked(const TrainingData& data, int64_t row) {
   return status;
 }
 
+void CheckRowsThatAreNotThere(const TrainingData& data) {
+  for (const int64_t row : {int64_t{-1}, data.num_sequences()}) {
+    GEMINI_CHECK(!ReadRow(data, row).ok() && !CountRow(data, row).ok());
+  }
+}
+
 void ReadUnchecked(const TrainingData& data) {
-  const int64_t num_rows = data.num_sequences();
-  for (const int64_t row : {int64_t{0}, num_rows - 1}) ReadUnchecked(data, row).IgnoreError();
-  for (const int64_t row : {int64_t{-1}, num_rows}) GEMINI_CHECK(!ReadUnchecked(data, row).ok());
+  for (const int64_t row : {int64_t{0}, data.num_sequences() - 1}) {
+    ReadRow(data, row).IgnoreError();
+    GEMINI_CHECK(!CountRow(data, row).ok());
+  }
+  CheckRowsThatAreNotThere(data);
 }
 
 // Returns whether the rows passed their checks.
@@ -212,6 +225,7 @@ bool Run(uint8_t flags, const RowNeeds& needs, absl::string_view bytes) {
     return false;
   }
   for (int64_t row = 0; row < data->num_sequences(); ++row) CheckRow(*data, row, of_model);
+  CheckRowsThatAreNotThere(*data);
   return true;
 }
 
@@ -351,9 +365,30 @@ std::vector<std::string> Seeds() {
 }  // namespace gemini::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned int seed);
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < gemini::trainer::kHeadBytes) return 0;
   gemini::trainer::RunInput(gemini::fuzz::BytesOf(data, size));
   return 0;
+}
+
+// Half of all changes are as they come, and nearly all of these spoil the header, so that no row is
+// read. The others keep all sizes, and change either the header alone or the tensors alone.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned int seed) {
+  uint64_t header_bytes = 0;
+  constexpr size_t kHeader = gemini::trainer::kHeadBytes + sizeof(header_bytes);
+  if (size > kHeader)
+    std::memcpy(&header_bytes, data + gemini::trainer::kHeadBytes, sizeof(header_bytes));
+  if (seed % 2 == 0 || size <= kHeader || header_bytes >= size - kHeader) {
+    return LLVMFuzzerMutate(data, size, max_size);
+  }
+  const size_t tensors = kHeader + header_bytes;
+  const size_t begin = seed % 4 == 1 ? kHeader : tensors;
+  const size_t end = seed % 4 == 1 ? tensors : size;
+  if (begin < end) LLVMFuzzerMutate(data + begin, end - begin, end - begin);
+  return size;
 }
