@@ -43,12 +43,6 @@ absl::StatusOr<AlignmentData> AlignmentData::Open(RowFile file) {
   return data;
 }
 
-absl::Status AlignmentData::CheckIndex(int64_t row) const {
-  if (row >= 0 && row < num_rows()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(file_.path(), ": no alignment ", row, " of ", num_rows()));
-}
-
 absl::Status AlignmentData::ReadAnswers(int64_t row, absl::Span<const int64_t> tokens,
                                         absl::Span<int64_t> labels) const {
   std::vector<uint8_t> answers(labels.size());
@@ -107,7 +101,7 @@ absl::StatusOr<int64_t> AlignmentData::ReadRow(int64_t row, absl::Span<int64_t> 
 
 absl::Status AlignmentData::Read(int64_t index, absl::Span<int64_t> tokens,
                                  absl::Span<int64_t> labels) const {
-  GEMINI_RETURN_IF_ERROR(CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(file_.CheckIndex(index, num_rows()));
   if (tokens.size() != static_cast<size_t>(tokens_per_row()) ||
       labels.size() != static_cast<size_t>(labels_per_row())) {
     return absl::InvalidArgumentError(
@@ -126,7 +120,7 @@ absl::Status AlignmentData::Read(int64_t index, absl::Span<int64_t> tokens,
 }
 
 absl::StatusOr<int64_t> AlignmentData::CountLabels(int64_t index) const {
-  GEMINI_RETURN_IF_ERROR(CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(file_.CheckIndex(index, num_rows()));
   if (num_labels_.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(file_.path(), ": rows were not checked"));
   }

@@ -55,7 +55,6 @@ class AlignmentData {
  private:
   explicit AlignmentData(RowFile file) : file_(std::move(file)) {}
 
-  absl::Status CheckIndex(int64_t row) const;
   // Reads a row into these, whose sizes are right, and returns how many labels are not -1.
   absl::StatusOr<int64_t> ReadRow(int64_t row, absl::Span<int64_t> tokens,
                                   absl::Span<int64_t> labels) const;

@@ -23,7 +23,7 @@ absl::StatusOr<ExampleData> ExampleData::Open(TokenRows rows) {
 
 absl::Status ExampleData::Read(int64_t index, absl::Span<int64_t> tokens,
                                absl::Span<int64_t> labels) const {
-  GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index, rows_.num_rows()));
   const auto length = static_cast<size_t>(rows_.sequence_tokens());
   if (tokens.size() != length || labels.size() != length) {
     return absl::InvalidArgumentError(absl::StrCat(rows_.path(), ": room for ", tokens.size(),
@@ -52,7 +52,7 @@ absl::Status ExampleData::Read(int64_t index, absl::Span<int64_t> tokens,
 }
 
 absl::StatusOr<int64_t> ExampleData::CountAnswers(int64_t index) const {
-  GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index, rows_.num_rows()));
   if (num_answers_.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(rows_.path(), ": rows were not checked"));
   }

@@ -79,14 +79,8 @@ absl::StatusOr<ImageData> ImageData::Open(RowFile file) {
   return data;
 }
 
-absl::Status ImageData::CheckIndex(int64_t row) const {
-  if (row >= 0 && row < num_rows()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(file_.path(), ": no image ", row, " of ", num_rows()));
-}
-
 absl::Status ImageData::Read(int64_t index, absl::Span<float> image) const {
-  GEMINI_RETURN_IF_ERROR(CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(file_.CheckIndex(index, num_rows()));
   if (image.size() != static_cast<size_t>(image_elements())) {
     return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": room for ", image.size(),
                                                    " numbers, an image has ", image_elements()));
@@ -100,7 +94,7 @@ absl::Status ImageData::Read(int64_t index, absl::Span<float> image) const {
 }
 
 absl::StatusOr<std::vector<float>> ImageData::ReadLabels(int64_t index) const {
-  GEMINI_RETURN_IF_ERROR(CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(file_.CheckIndex(index, num_rows()));
   return labels_.Read(file_, index);
 }
 

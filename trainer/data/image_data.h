@@ -52,8 +52,6 @@ class ImageData {
  private:
   explicit ImageData(RowFile file) : file_(std::move(file)) {}
 
-  absl::Status CheckIndex(int64_t row) const;
-
   RowFile file_;
   RowLabels labels_;
   SafetensorsTensor pixels_;

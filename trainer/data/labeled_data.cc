@@ -43,7 +43,7 @@ absl::Status LabeledData::Read(int64_t index, absl::Span<int64_t> tokens,
 }
 
 absl::StatusOr<std::vector<float>> LabeledData::ReadLabels(int64_t index) const {
-  GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index));
+  GEMINI_RETURN_IF_ERROR(rows_.CheckIndex(index, rows_.num_rows()));
   return labels_.Read(rows_, index);
 }
 

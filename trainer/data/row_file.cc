@@ -79,6 +79,11 @@ absl::StatusOr<SafetensorsTensor> RowFile::Find(absl::string_view name, Safetens
                    " [", absl::StrJoin(shape, ", "), "]"));
 }
 
+absl::Status RowFile::CheckIndex(int64_t row, int64_t num_rows) const {
+  if (row >= 0 && row < num_rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path(), ": no row ", row, " of ", num_rows));
+}
+
 absl::StatusOr<TokenFingerprint> RowFile::FingerprintOf(int64_t num_tokens) const {
   const SafetensorsTensor& last = reader_.tensors().back();
   TokenFingerprint fingerprint = {.num_tokens = num_tokens,

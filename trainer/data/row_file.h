@@ -53,6 +53,8 @@ class RowFile {
   // Returns a tensor of this type and shape.
   absl::StatusOr<SafetensorsTensor> Find(absl::string_view name, SafetensorsDtype dtype,
                                          const std::vector<int64_t>& shape) const;
+  // Refuses a row that is not one of the file's `num_rows`, which are counted from 0.
+  absl::Status CheckIndex(int64_t row, int64_t num_rows) const;
 
   // Returns what the file is now, its metadata among it. Reads the ends of its tensors.
   // `num_tokens`: what it counts.

@@ -43,13 +43,8 @@ absl::StatusOr<TokenRows> TokenRows::Open(RowFile file) {
   return rows;
 }
 
-absl::Status TokenRows::CheckIndex(int64_t row) const {
-  if (row >= 0 && row < num_rows()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path(), ": no row ", row, " of ", num_rows()));
-}
-
 absl::StatusOr<std::vector<int32_t>> TokenRows::Read(int64_t row) const {
-  GEMINI_RETURN_IF_ERROR(CheckIndex(row));
+  GEMINI_RETURN_IF_ERROR(CheckIndex(row, num_rows()));
   std::vector<int32_t> tokens(static_cast<size_t>(sequence_tokens()));
   GEMINI_RETURN_IF_ERROR(
       ReadElements(reader(), tokens_, row * sequence_tokens(), absl::MakeSpan(tokens)));
@@ -58,7 +53,7 @@ absl::StatusOr<std::vector<int32_t>> TokenRows::Read(int64_t row) const {
 }
 
 absl::StatusOr<std::vector<int64_t>> TokenRows::ReadDocuments(int64_t row) const {
-  GEMINI_RETURN_IF_ERROR(CheckIndex(row));
+  GEMINI_RETURN_IF_ERROR(CheckIndex(row, num_rows()));
   std::vector<int32_t> numbers(static_cast<size_t>(sequence_tokens()));
   GEMINI_RETURN_IF_ERROR(
       ReadElements(reader(), documents_, row * sequence_tokens(), absl::MakeSpan(numbers)));

@@ -38,7 +38,6 @@ class TokenRows : public RowFile {
     return Find(name, dtype, tokens_.shape);
   }
 
-  absl::Status CheckIndex(int64_t row) const;
   // Returns a row's tokens. They are checked again: the file may have been written to.
   absl::StatusOr<std::vector<int32_t>> Read(int64_t row) const;
   // Returns how many tokens each document of a row has, in their order.

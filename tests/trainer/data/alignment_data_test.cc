@@ -90,7 +90,7 @@ TEST_F(AlignmentDataTest, RowsThatAreNotThereAndOtherRoomAreRefused) {
   std::vector<int64_t> tokens(6), labels(6);
   for (const int64_t row : {-1, 2}) {
     EXPECT_THAT(data.Read(row, absl::MakeSpan(tokens), absl::MakeSpan(labels)),
-                StatusIs(kInvalid, HasSubstr("no alignment")));
+                StatusIs(kInvalid, HasSubstr("no row " + std::to_string(row) + " of 2")));
   }
   EXPECT_THAT(data.Read(0, absl::MakeSpan(tokens), absl::MakeSpan(labels).first(5)),
               StatusIs(kInvalid, HasSubstr("room for 6 residues and 5 labels, an alignment has")));

@@ -87,6 +87,16 @@ TEST_F(RowFileOpenTest, TensorsAreFoundByTypeAndShape) {
               StatusIs(kInvalid, HasSubstr("documents is I32 [3, 4], expected U8 [3, 4]")));
 }
 
+TEST_F(RowFileOpenTest, ARowThatIsNotThereIsRefused) {
+  ASSERT_OK_AND_ASSIGN(const RowFile file, WriteAndOpen());
+  EXPECT_OK(file.CheckIndex(0, 3));
+  EXPECT_OK(file.CheckIndex(2, 3));
+  for (const int64_t row : {-1, 3}) {
+    EXPECT_THAT(file.CheckIndex(row, 3),
+                StatusIs(kInvalid, path_ + ": no row " + std::to_string(row) + " of 3"));
+  }
+}
+
 TEST_F(RowFileOpenTest, TheFingerprintChangesWithWhatTheMetadataSay) {
   ASSERT_OK_AND_ASSIGN(const RowFile before, WriteAndOpen());
   ASSERT_OK_AND_ASSIGN(const TokenFingerprint first, before.FingerprintOf(5));
