@@ -10,6 +10,10 @@
 
 namespace gemini::trainer {
 
+// Returns how ranks can share a model that learns its task. The trainer refuses what this leaves
+// out (trainer/parallel/model_of_ranks.h), and a search does not try it.
+policies::SharingWays SharingWaysOf(const ModelSpec& spec);
+
 // Returns the sizes of a model that learns from sequences of so many tokens, which say how many a
 // token attends to.
 policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence);
