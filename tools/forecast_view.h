@@ -14,7 +14,7 @@
 namespace gemini::tools {
 
 struct ForecastTitle {
-  std::string model;  // "models/gpt2-xl (gpt2)".
+  std::string model;  // "models/gpt2-xl (gpt2, causal)".
   std::string gpu;    // "rtx3090", or "a GPU of the rates given".
 };
 

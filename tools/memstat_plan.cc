@@ -27,6 +27,7 @@
 #include "tools/recorded_round.h"
 #include "tools/trace_helper.h"
 #include "trainer/checkpoint/replace_file.h"
+#include "trainer/data/task_wish_of_run.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/families/parameter_count.h"
 #include "trainer/forecast/round_of_run.h"
@@ -109,8 +110,9 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
 
 // Sets what keys of gemini-train say in place of flags, and `run` to all of them.
 absl::Status ApplyTrainKeys(PlanFlags& flags, trainer::RunConfig& run) {
-  if (flags.train_keys.empty()) return absl::OkStatus();
   const KeyTable keys = trainer::RunKeys(run);
+  if (!flags.task.empty()) return keys.Set("task", flags.task, "--task");  // There are no others.
+  if (flags.train_keys.empty()) return absl::OkStatus();
   GEMINI_ASSIGN_OR_RETURN(const Flags given, keys.ParseFlags(flags.train_keys));
   GEMINI_RETURN_IF_ERROR(keys.Apply(given));
   if (run.micro_batch_schedule != "horizontal" || run.policy != "auto") {
@@ -262,6 +264,8 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   plan->add_option("--space", flags.space,
                    "In place of --model: the first space of a running job, as memstat shows it. "
                    "Its budgets and rates are those of its plan unless flags say others");
+  plan->add_option("--task", flags.task,
+                   "What the model learns, as gemini-train has it; default: what config.json says");
   plan->add_option("--phase", flags.phase, "With --space: train, eval, or the job's own")
       ->capture_default_str();
   plan->add_option("--gpu", flags.gpu, "Its name, 'cpu' where the CPU plays DEVICE, or 'list'");
@@ -308,14 +312,15 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
       "Behind --: the keys of gemini-train with which the job will be started, in place of the "
       "flags that say the same");
   for (const char* const name :
-       {"--batch", "--sequence", "--accumulate", "--recompute", "--precision", "--optimizer",
-        "--moments", "--optimizer-tier", "--chunk-size"}) {
+       {"--task", "--batch", "--sequence", "--accumulate", "--recompute", "--precision",
+        "--optimizer", "--moments", "--optimizer-tier", "--chunk-size"}) {
     keys->excludes(plan->get_option(name));
   }
   CLI::Option* const traced = plan->get_option("--trace");
-  for (const char* const name : {"--model", "--batch", "--sequence", "--accumulate", "--recompute",
-                                 "--precision", "--optimizer", "--moments", "--optimizer-tier",
-                                 "--tflops", "--kernel-time", "--print-request"}) {
+  for (const char* const name :
+       {"--model", "--task", "--batch", "--sequence", "--accumulate", "--recompute", "--precision",
+        "--optimizer", "--moments", "--optimizer-tier", "--tflops", "--kernel-time",
+        "--print-request"}) {
     traced->excludes(plan->get_option(name));
   }
   traced->excludes(keys);
@@ -351,7 +356,8 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   for (const char* const name : {"--batch", "--accumulate", "--recompute"}) {
     search->excludes(plan->get_option(name));
   }
-  for (CLI::Option* const other : {traced, keys, plan->get_option("--print-request")}) {
+  for (CLI::Option* const other :
+       {traced, keys, plan->get_option("--task"), plan->get_option("--print-request")}) {
     plan->get_option("--space")->excludes(other);
   }
   return plan;
@@ -410,6 +416,13 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   return machine;
 }
 
+absl::StatusOr<trainer::TaskWish> TaskWishOf(const trainer::RunConfig& run) {
+  absl::StatusOr<trainer::TaskWish> wish = trainer::TaskWishOfRun(run.task, run.data);
+  // A job of another machine may have its data there.
+  if (absl::IsNotFound(wish.status())) return trainer::TaskWish{.name = run.task};
+  return wish;
+}
+
 absl::StatusOr<int64_t> SequenceOf(const PlanFlags& flags, const trainer::ModelSpec& spec) {
   if (flags.sequence == 0) return spec.default_sequence();
   if (flags.sequence < 0) return absl::InvalidArgumentError("--sequence must be above 0");
@@ -450,37 +463,41 @@ int RunPlan(PlanFlags flags,
   if (!precision.ok()) return Refuse(precision.status(), 2);
   const absl::StatusOr<Machine> machine = MachineOf(flags, *precision);
   if (!machine.ok()) return Refuse(machine.status(), 2);
-  const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
+  const absl::StatusOr<trainer::TaskWish> wish = TaskWishOf(run);
+  if (!wish.ok()) return Refuse(wish.status(), 1);
+  const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model, *wish);
   if (!config.ok()) return Refuse(config.status(), 1);
   const absl::StatusOr<Job> job =
       JobOf(flags, *precision, config->spec, machine->bytes[Tier::kDevice]);
   if (!job.ok()) return Refuse(job.status(), 2);
   if (flags.print_request) {
-    std::puts(trainer::EncodeRequest({job->round, machine->compute}).c_str());
+    std::puts(trainer::EncodeRequest({job->round, machine->compute, *wish}).c_str());
     return 0;
   }
   // Plan after plan takes large blocks and gives them back: what goes to the system comes back page
   // by page, which takes a tenth of the time.
   ::mallopt(M_MMAP_THRESHOLD, kLargestKeptBytes);
   ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  const ForecastTitle title = {trainer::TitleOf(flags.model, *config),
+                               flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
   TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model);
-  const auto trace = [&](const trainer::TraceRequest& request) { return helper.Trace(request); };
+  const auto trace = [&](trainer::TraceRequest request) {
+    request.task = *wish;
+    return helper.Trace(request);
+  };
   const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine, trace);
   if (absl::IsFailedPrecondition(forecast.status())) {
-    return Refuse(
-        absl::FailedPreconditionError(absl::StrCat(
-            flags.model, " (", config->model_type, ") has ", trainer::NumParameters(config->spec),
-            " parameters, but what a step of it takes cannot be said: ",
-            forecast.status().message(),
-            ". --trace FILE takes a step that was foretold elsewhere")),
-        1);
+    return Refuse(absl::FailedPreconditionError(
+                      absl::StrCat(title.model, " has ", trainer::NumParameters(config->spec),
+                                   " parameters, but what a step of it takes cannot be said: ",
+                                   forecast.status().message(),
+                                   ". --trace FILE takes a step that was foretold elsewhere")),
+                  1);
   }
   if (!forecast.ok()) {
     return Refuse(forecast.status(), absl::IsInvalidArgument(forecast.status()) ? 2 : 1);
   }
   const std::vector<Advice> advice = Advise(*job, *machine, *forecast, trace);
-  const ForecastTitle title = {absl::StrCat(flags.model, " (", config->model_type, ")"),
-                               flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
   return Print(flags, title, *job, *machine, *forecast, advice);
 }
 

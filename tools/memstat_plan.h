@@ -14,7 +14,9 @@
 #include "absl/status/statusor.h"
 #include "client/wire/connection.h"
 #include "tools/forecast.h"
+#include "trainer/config/run_config.h"
 #include "trainer/families/model_spec.h"
+#include "trainer/families/task_choice.h"
 
 namespace gemini::tools {
 
@@ -24,6 +26,7 @@ struct PlanFlags {
   std::string trace;  // In place of `model`: a file that gemini-trace wrote.
   std::string space;  // In place of both: of a running job, and its phase.
   std::string phase = "train";
+  std::string task;    // What the model learns, as gemini-train's key. Empty: what that says.
   std::string gpu;     // kCpu: the CPU plays DEVICE, as in gemini-train without a GPU.
   std::string device;  // Empty: the GPU's memory less kContextBytes.
   std::string host;
@@ -73,6 +76,9 @@ int RunPlan(PlanFlags flags,
 // Parses the flags. INVALID_ARGUMENT names the flag.
 absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision);
 absl::StatusOr<ElementType> PrecisionOf(const PlanFlags& flags);
+// Returns the task of the run that the keys describe, with the labels of its data. Where the data
+// are not on this machine, labels are those of the model's config. Errors: of data that are there.
+absl::StatusOr<trainer::TaskWish> TaskWishOf(const trainer::RunConfig& run);
 // Returns how many tokens a sequence has: as many as the flags say, which the model must have.
 absl::StatusOr<int64_t> SequenceOf(const PlanFlags& flags, const trainer::ModelSpec& spec);
 // Parses "12GiB/s". Leaves `rate` alone if there is no text.

@@ -140,7 +140,9 @@ int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
   if (!precision.ok()) return Refuse(precision.status(), 2);
   const absl::StatusOr<policies::RankMachine> machine = RankMachineOf(flags, *precision);
   if (!machine.ok()) return Refuse(machine.status(), 2);
-  const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
+  const absl::StatusOr<trainer::TaskWish> wish = TaskWishOf(run);
+  if (!wish.ok()) return Refuse(wish.status(), 1);
+  const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model, *wish);
   if (!config.ok()) return Refuse(config.status(), 1);
   const absl::StatusOr<int64_t> sequence = SequenceOf(flags, config->spec);
   if (!sequence.ok()) return Refuse(sequence.status(), 2);
@@ -155,8 +157,8 @@ int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
                                                                       : gpu->half_flops_per_second);
   }
   const std::string head = absl::StrFormat(
-      "%s (%s), %.4g parameters, %d ranks of %s, %d a node; sequences of %d tokens\n", flags.model,
-      config->model_type, sizes.parameters(), flags.ranks,
+      "%s, %.4g parameters, %d ranks of %s, %d a node; sequences of %d tokens\n",
+      trainer::TitleOf(flags.model, *config), sizes.parameters(), flags.ranks,
       flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu, flags.gpus_per_node, *sequence);
   if (flags.search) {
     asked->gathers_ahead = true;

@@ -2,6 +2,7 @@
 #include "policies/scaling/mesh_fit.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -13,6 +14,22 @@ namespace {
 absl::Status Divides(absl::string_view what, int64_t count, int64_t parts) {
   if (count % parts == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, ", ", count, ", do not divide by ", parts));
+}
+
+absl::Status CheckWays(const SharingWays& can, const ParallelRun& run) {
+  const bool is_line = run.grid.mode() == TensorMode::k1d;
+  std::string way;
+  if (run.grid.num_ranks() > 1 && !(is_line ? can.in_lines : can.in_grids)) {
+    way = std::string(TensorModeName(run.grid.mode()));
+  } else if (run.divides_sequences && !can.between_layers) {
+    way = "parts of sequences between layers";
+  } else if (run.size(MeshAxis::kSequence) > 1 && !can.on_sequence_axis) {
+    way = run.is_ring ? "a ring" : "ulysses";
+  }
+  if (way.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("how ranks share a model of this task by ", way, " is not foretold: use ",
+                   can.in_lines ? "1d, ZeRO or a pipeline" : "ZeRO or a pipeline"));
 }
 
 absl::Status CheckLine(const ModelSizes& model, const ParallelRun& run) {
@@ -33,6 +50,9 @@ absl::Status CheckGrid(const ModelSizes& model, const ParallelRun& run) {
         "ranks that share sequences go with 1d, or with none that share layers");
   }
   if (model.has_experts) return absl::InvalidArgumentError("experts go with 1d");
+  if (model.projection_parameters > 0) {
+    return absl::InvalidArgumentError("an embedding of another width than the blocks goes with 1d");
+  }
   const int64_t side = run.grid.size(TensorAxis::kJ);
   const bool is_cube = run.grid.mode() == TensorMode::k3d;
   const int64_t rows = is_cube ? side * side : side;
@@ -48,6 +68,7 @@ absl::Status CheckGrid(const ModelSizes& model, const ParallelRun& run) {
 }  // namespace
 
 absl::Status CheckMeshFits(const ModelSizes& model, const ParallelRun& run) {
+  GEMINI_RETURN_IF_ERROR(CheckWays(model.sharing, run));
   GEMINI_RETURN_IF_ERROR(run.grid.mode() == TensorMode::k1d ? CheckLine(model, run)
                                                             : CheckGrid(model, run));
   const int64_t sharing = run.size(MeshAxis::kSequence);

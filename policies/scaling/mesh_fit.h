@@ -10,7 +10,7 @@
 namespace gemini::policies {
 
 // INVALID_ARGUMENT: something does not divide, or two ways do not go together; the message has the
-// numbers.
+// numbers. UNIMPLEMENTED: such a model is not foretold in this way; the message names it.
 absl::Status CheckMeshFits(const ModelSizes& model, const ParallelRun& run);
 
 }  // namespace gemini::policies

@@ -57,6 +57,16 @@ struct BlockSizes {
   bool operator==(const BlockSizes&) const = default;
 };
 
+// In which ways ranks can share the layers and the sequences of a model, as far as its sizes
+// foretell it. All models can be divided by ZeRO and into the stages of a pipeline.
+struct SharingWays {
+  bool in_lines = true;          // They share layers by 1d.
+  bool in_grids = true;          // By 2d, 2.5d and 3d.
+  bool between_layers = true;    // Ranks of a line have parts of sequences there, as Megatron's.
+  bool on_sequence_axis = true;  // Ranks share sequences in all layers: Ulysses and rings.
+  bool operator==(const SharingWays&) const = default;
+};
+
 struct ModelSizes {
   std::vector<BlockSizes> blocks;
   double width = 0;
@@ -70,6 +80,7 @@ struct ModelSizes {
   int64_t feed_width = 1;  // Between the matrices of a feed-forward part; of several kinds, what
                            // divides all their widths.
   bool has_experts = false;
+  SharingWays sharing = {};
 
   double parameters() const;
   // Returns the FLOP of forward and backward. Attention counts as far as the token sees.

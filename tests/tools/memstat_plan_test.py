@@ -28,6 +28,7 @@ def opt(hidden, layers, heads):
             "num_hidden_layers": layers, "num_attention_heads": heads, "ffn_dim": 4 * hidden}
 
 
+BERT = {"model_type": "bert", "vocab_size": 30522}  # Base, as its makers have it.
 LLAMA_70B = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672,
              "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
              "max_position_embeddings": 8192}
@@ -123,6 +124,9 @@ def check_without_trace_program(root):
     check(status == 1 and text == "", status, text)
     check("46702792704 parameters" in errors and f"{root}/alone/gemini-trace" in errors and
           "--trace FILE" in errors, errors)
+    status, _, errors, _ = run(root / "bert-alone", {**BERT, "architectures": ["BertForMaskedLM"]}, "--gpu", "rtx3090",
+                               "--host", "64GiB", "--task", "sequence-classification", memstat=alone)
+    check(status == 1 and "(bert, sequence-classification) has 109483778 parameters" in errors, errors)
     check_kept_trace(root, memstat=alone)
 
 
@@ -170,6 +174,80 @@ def check_request(root):
     check(status == 2 and "--batch" in errors, errors)
 
 
+def save_labels(path, num_labels):
+    """A file of one row of eight tokens, with a number for each label."""
+    tensors, data = {}, b""
+    for name, kind, shape in (("tokens", "I32", [1, 8]), ("documents", "I32", [1, 8]),
+                              ("labels", "F32", [1, num_labels])):
+        tensors[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + 4 * shape[1]]}
+        data += (1).to_bytes(4, "little") * shape[1]
+    metadata = {"gemini.format": "1", "task": "sequence-classification", "rows": "1", "sequence": "8", "layout": "pad",
+                "problem_type": "regression", "num_labels": str(num_labels), "names": ""}
+    header = json.dumps({"__metadata__": metadata, **tensors}).encode()
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    return str(path)
+
+
+def check_tasks(root):
+    """A model that learns another task than its config.json says has another head."""
+    gpu = ["--gpu", "rtx3090", "--host", "64GiB", "--json"]
+    base, of_label = 109_482_240, 769  # BERT base with its pooler; a row of the classifier and its bias.
+    classification, labels = ["--task", "sequence-classification"], save_labels(root / "labels.safetensors", 5)
+    found = {}
+    for name, config, flags, parameters in [
+            ("masked", BERT, [], 109_514_298),
+            ("asked", BERT, ["--task", "masked"], 109_514_298),
+            ("auto", BERT, ["--task", "auto"], 109_514_298),
+            ("two", BERT, classification, base + 2 * of_label),
+            ("seven", {**BERT, "num_labels": 7}, classification, base + 7 * of_label),
+            ("named", {**BERT, "id2label": {"0": "a", "1": "b", "2": "c"}}, classification, base + 3 * of_label),
+            ("key", BERT, ["--", *classification], base + 2 * of_label),
+            ("data", BERT, ["--", *classification, "--data", labels], base + 5 * of_label),
+            # The data of a job on another machine.
+            ("elsewhere", BERT, ["--", *classification, "--data", "/nonexistent/a.safetensors"], base + 2 * of_label)]:
+        config = {**config, "architectures": ["BertForMaskedLM"]}
+        status, text, errors, _ = run(root / "bert", config, *gpu, *flags)
+        check(status == 0, name, errors)
+        found[name] = json.loads(text)
+        check(found[name]["parameters"] == parameters, name, found[name]["parameters"])
+    check("sequence-classification)" in found["two"]["model"] and "(bert, masked)" in found["masked"]["model"],
+          found["two"]["model"])
+    check(found["masked"] == found["asked"] == found["auto"], found["asked"])
+    # The logits of a masked task are those of a vocabulary, and need more than a block does.
+    floors = [(found[name]["device_floor_bytes"], found[name]["device_floor_operator"]) for name in ("masked", "two")]
+    check(floors[0][0] > floors[1][0] and floors[0][1] == "forward of cls.predictions", floors)
+    check("cls." not in floors[1][1] and "bert.encoder." in floors[1][1], floors)
+    check(found["masked"]["prediction"]["step_ns"] > 1.2 * found["two"]["prediction"]["step_ns"], found["two"])
+
+    # What gemini-trace is asked by a line, by its flag, and by memstat.
+    status, request, errors, _ = run(root / "bert", None, *gpu[:-1], "--print-request", "--", *classification,
+                                     "--data", labels, "--precision", "bf16")
+    check(status == 0 and json.loads(request)["num_labels"] == 5, request, errors)
+    without = json.loads(request)
+    del without["task"]
+    traces = [subprocess.run([TRACE, "--model", str(root / "bert"), *flags], capture_output=True, check=True,
+                             input=line.encode()).stdout
+              for flags, line in (((), request), (classification, json.dumps(without) + "\n"))]
+    check(traces[0] == traces[1] and b"forward of classifier" in traces[0], traces[0][:500])
+    (root / "task.trace").write_bytes(traces[0])
+    _, by_file, errors, _ = run(root, None, *gpu, "--trace", str(root / "task.trace"))
+    check(json.loads(by_file)["parameters"] == base + 5 * of_label, by_file, errors)
+
+    for flags, status, message in [
+            (["--task", "causal"], 1, "which has masked, sequence-classification"),
+            (["--", "--task", "image-classification"], 1, "which has masked, sequence-classification"),
+            (["--task", "maskd"], 2, "wants one of auto, causal, masked, "),
+            (["--task", "masked", "--", "--batch", "2"], 2, "--task"),
+            (["--", "--data", str(root / "bert" / "config.json") + ".safetensors"], 0, ""),
+            (["--", "--data", save_labels(root / "broken.safetensors", 0)], 1, "broken.safetensors")]:
+        got, text, errors, _ = run(root / "bert", None, *gpu, *flags)
+        check(got == status and message in errors and (text == "") == (got > 0), flags, got, errors)
+    made = subprocess.run([TRACE, "--model", str(root / "bert")], capture_output=True, check=True,
+                          input=b'{"batch": 1, "sequence": 64, "task": "distogram"}\n')
+    check(b"which has masked, sequence-classification" in made.stdout, made.stdout[:500])
+
+
 def main(root):
     check_without_trace_program(root)
     if not TRACE:
@@ -208,6 +286,7 @@ def main(root):
 
     check_train_keys(root)
     check_request(root)
+    check_tasks(root)
 
     # A job that does not fit: where, by how much, and what would do.
     status, text, _, _ = run(root / "gpt2-xl", None, "--gpu", "rtx2060", "--host", "32GiB",

@@ -19,13 +19,19 @@ def gpt(blocks, width, heads):
 
 # Parameters in billions, and the sizes of Narayanan et al. (SC 2021), table 1.
 MODELS = {7.5: gpt(36, 4096, 32), 39: gpt(48, 8192, 64), 145.6: gpt(80, 12288, 96), 1008: gpt(128, 25600, 160)}
+# Models that a run does not share in all ways. Each has 16 heads and 16 blocks, so that all would divide.
+ENCODER = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16}
+OTHERS = {"small": {**gpt(16, 1024, 16), "vocab_size": 8192},
+          "bert": {"model_type": "bert", "max_position_embeddings": 512, **ENCODER},
+          "vit": {"model_type": "vit", "image_size": 240, "patch_size": 16, **ENCODER},
+          "trunk": {"model_type": "pair_trunk"}}
 
 
 class RanksPlanTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.root = tempfile.TemporaryDirectory(prefix="gemini-ranks-")
-        for billions, config in MODELS.items():
+        for billions, config in {**MODELS, **OTHERS}.items():
             folder = pathlib.Path(cls.root.name) / str(billions)
             folder.mkdir()
             (folder / "config.json").write_text(json.dumps(config))
@@ -38,7 +44,7 @@ class RanksPlanTest(unittest.TestCase):
         done = subprocess.run([MEMSTAT, "plan", "--model", f"{self.root.name}/{billions}", *map(str, flags)],
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stderr if status == 2 else done.stdout
+        return done.stdout or done.stderr
 
     def json(self, *arguments, **more):
         billions, *flags = arguments
@@ -123,6 +129,41 @@ class RanksPlanTest(unittest.TestCase):
                     self.assertTrue(one["fits"], one["mesh"])
                     self.assertEqual(one["ranks"], ranks)
                     self.assertLessEqual(one["tokens_per_second"], speeds[0])
+
+    def test_a_search_tries_no_way_that_a_run_refuses(self):
+        grids, axis = {"2d", "2.5d", "3d"}, {"ulysses", "ring"}
+        parts, lines = {"1d with parts of sequences"}, {"1d"}
+        classifies = ("--task", "sequence-classification")
+        for model, task, refused in (("small", (), set()), ("small", classifies, grids | axis),
+                                     ("bert", (), grids | axis), ("bert", classifies, grids | axis),
+                                     ("vit", (), grids | axis | parts),
+                                     ("trunk", (), grids | axis | parts | lines)):
+            with self.subTest(model, task=task):
+                found = self.json(model, "--gpu", "h100", "--ranks", 64, "--step-sequences", 512, "--search", *task)
+                ways = {way for kind in found["best_of_each_way"] for way in kind["way"].split(" and ")}
+                all_ways = grids | axis | parts | lines
+                self.assertEqual(ways & all_ways, all_ways - refused)
+                self.assertIn("pipeline", ways)
+
+    def test_a_way_that_a_run_refuses_is_refused(self):
+        for model, text, keys in (("bert", "how ranks share a model of this task by 2d is not foretold",
+                                   ("--tensor", "2d")),
+                                  ("vit", "by a ring: use 1d, ZeRO or a pipeline", ("--sequence-parallel", "ring")),
+                                  ("trunk", "by 1d: use ZeRO or a pipeline", ("--tensor", "1d"))):
+            with self.subTest(model):
+                asked = ("--gpu", "h100", "--ranks", 4, "--", *keys, "--batch", 4)
+                self.assertIn(text, self.plan(model, *asked, status=2))
+
+    def test_a_task_has_its_own_head(self):
+        # A head that is no table is a matrix of two labels, so that stage 0 holds that much more.
+        held = []
+        for task in ("causal", "sequence-classification"):
+            self.assertIn(f"(gpt2, {task})", self.plan("small", "--gpu", "h100", "--ranks", 4, "--task", task))
+            found = self.json("small", "--gpu", "h100", "--ranks", 4, "--", "--task", task, "--zero", 0, "--batch", 1)
+            held.append(found["memory"]["parameters_bytes"])
+        self.assertEqual(held[1] - held[0], 4 * 2 * 1024)  # In fp32.
+        self.assertIn("which has masked, sequence-classification",
+                      self.plan("bert", "--gpu", "h100", "--ranks", 4, "--task", "causal", status=1))
 
     def test_a_search_in_which_none_fits_says_what_lacks_least(self):
         text = self.plan(1008, "--gpu", "a100-80", "--ranks", 8, "--sequence", 2048, "--search", status=1)

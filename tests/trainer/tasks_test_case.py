@@ -98,6 +98,10 @@ class TasksTestCase(RanksTestCase):
                          {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []})
         return model
 
+    def floor(self, keys):
+        """The smallest DEVICE that such a run takes."""
+        return self.named_bytes(run(output=self.directory / "refused", **{**keys, "device_memory": 64 * KIB}))
+
     def config(self, output):
         return json.loads((output / "latest" / "config.json").read_text())
 
@@ -180,10 +184,6 @@ class BitsTestCase(TasksTestCase):
             keys["precision"] = "bf16"
             self.assert_same_end(self.train(f"{case}_reference_bf16", **keys, reference=True),
                                  self.train(f"{case}_bf16", **keys, device_memory=self.floor(keys)))
-
-    def floor(self, keys):
-        """The smallest DEVICE that such a run takes."""
-        return self.named_bytes(run(output=self.directory / "refused", **keys, device_memory=64 * KIB))
 
     def check_plans(self, case, keys):
         output = self.train(f"{case}_planned", **{**keys, "steps": 8})

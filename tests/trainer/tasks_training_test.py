@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import unittest
 
 import numpy
@@ -13,14 +14,15 @@ import torch
 import transformers
 
 from task_fixture import (NO_DROPOUT, REGRESSION, SEQUENCE, SEVERAL, SINGLE, VOCABULARY, config_of, labelled, logits_of,
-                          losses_of_masked, make_rows, masked, padded, save_classifier, save_labelled, save_masked,
-                          save_model, train_masked)
+                          losses_of_masked, make_labels, make_rows, masked, padded, save_classifier, save_labelled,
+                          save_masked, save_model, train_masked)
 from tasks_test_case import (LIKE_TRANSFORMERS, ROWS, STEPS, USAGE, BitsTestCase, NewHeadsTestCase, ParityTestCase,
                              TasksTestCase, bytes_of)
-from train_program import KIB, MODELS, metrics, run, steps
+from train_program import BIN, KIB, MODELS, arguments, metrics, run, steps
 
 MASKED_STEPS = 6
 SEED = 4_000_000_001
+MOST_PEAK_ERROR = 0.02  # As in traced_step_test: what kernels take inside is not foretold.
 
 
 class ParityTest(ParityTestCase):
@@ -170,6 +172,32 @@ class NewHeadsTest(NewHeadsTestCase):
             lines[1]["text_pair"] = "w1 w2 w3"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return self.prepare_rows("--labels", file, tokenizer=tokenizer)
+
+    def test_memstat_plans_a_task_as_it_runs(self):
+        """The floor of a run that is given --task, and what it holds beside the model, are what the keys foretell."""
+        # Without padding, of which a forecast of masked words does not know.
+        whole = padded(make_rows(1, ROWS, shortest=SEQUENCE))
+        data = {"sequence-classification": save_labelled(
+                    self.directory / "whole_labels.safetensors",
+                    {**whole, "labels": make_labels(SINGLE, 7, ROWS, 2)}, SINGLE, 7),
+                "masked": save_masked(self.directory / "whole_masked.safetensors",
+                                      masked(make_rows(1, ROWS, shortest=SEQUENCE), 1), "pad")}
+        rates = ["--gpu", "cpu", "--tflops", "1", "--memory-bandwidth", "10GiB/s", "--pcie", "10GiB/s"]
+        floors = []
+        for task, path in data.items():
+            keys = self.keys(self.pretrained, path, task=task, chunk_size=64 * KIB, vocabulary_blocks=1, threads=1,
+                             sequence=SEQUENCE, device_memory=64 << 20, host_memory=256 << 20)
+            done = subprocess.run([BIN / "memstat", "plan", *rates, "--json", "--", *arguments(keys)],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            plan = json.loads(done.stdout)
+            ran = steps(self.train(f"planned_{task}", **keys))
+            with self.subTest(task):
+                self.assertEqual(plan["device_floor_bytes"], self.floor(keys))
+                real = ran[-1]["non_model_peak_bytes"]
+                self.assertAlmostEqual(plan["non_model_peak_bytes"], real, delta=MOST_PEAK_ERROR * real)
+            floors.append(plan["device_floor_bytes"])
+        self.assertNotEqual(*floors)
 
     def check_new_classifier(self, model, model_class, head, left_out, data):
         self.check_new_head(model, model_class, "sequence-classification", head, left_out, data,

@@ -37,6 +37,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 LOSS_BOUND = 1e-4  # Relative.
 LEAST_LEARNED = 0.05  # Of the loss, from the first step to the last.
 TRAINING = {"lr": 1e-3, "weight_decay": 0.01, "clip": 1.0}
+OF_IMAGES = {"lr": 1e-4}  # At the others' rate a ViT's loss rises in its first steps.
 # Smallest chunks that there are: the floor is then close to the largest tensor of an operator.
 FLOOR_CHUNK = "64KiB"
 
@@ -170,7 +171,7 @@ class Family:
     def training(self, steps):
         """What both programs are told alike."""
         return dict(steps=steps, batch=self.batch, sequence=0 if self.reads_images else self.size.sequence,
-                    threads=self.threads, **TRAINING)
+                    threads=self.threads, **{**TRAINING, **(OF_IMAGES if self.reads_images else {})})
 
     @property
     def items(self):

@@ -77,7 +77,7 @@ absl::Status TrainingData::CheckRows(const RowNeeds& needs, bool sees_padding) {
   }
   if (auto* const labeled = std::get_if<LabeledData>(&file_)) {
     GEMINI_RETURN_IF_ERROR(labeled->CheckRows(needs));
-    has_documents_ = true;  // The head asks where a text ends.
+    has_documents_ = labeled->task().asks_where_texts_end();
     return absl::OkStatus();
   }
   if (auto* const images = std::get_if<ImageData>(&file_)) return images->CheckRows(needs);

@@ -195,4 +195,8 @@ absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory, const TaskWi
   return ParseHfConfig(text, path, wish);
 }
 
+std::string TitleOf(const std::string& directory, const HfConfig& config) {
+  return absl::StrCat(directory, " (", config.model_type, ", ", NameOf(config.spec.task.kind), ")");
+}
+
 }  // namespace gemini::trainer

@@ -33,4 +33,7 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json, absl::string_view
 // Reads `directory`/config.json. NOT_FOUND: no directory, or no such file in it.
 absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory, const TaskWish& wish = {});
 
+// Returns what people call the model of a directory: "models/a (bert, masked)".
+std::string TitleOf(const std::string& directory, const HfConfig& config);
+
 }  // namespace gemini::trainer

@@ -126,12 +126,20 @@ policies::ModelSizes SizesOfTrunk(const ModelSpec& spec, const PairTrunkSpec& tr
   sizes.head_parameters =
       spec.task.predicts_tokens() ? msa * Count(spec.vocab_size) : pair * Count(trunk.num_bins);
   sizes.tied_head = false;
-  // A search has no ranks share its layers, of which a part would stay whole.
-  sizes.num_heads = sizes.num_key_heads = sizes.feed_width = 1;
+  sizes.sharing = SharingWaysOf(spec);
+  // These sizes do not say which layers ranks have whole, so that no search has them share any.
+  sizes.sharing.in_lines = false;
   return sizes;
 }
 
 }  // namespace
+
+policies::SharingWays SharingWaysOf(const ModelSpec& spec) {
+  if (spec.attention.causal && spec.task.kind == TaskKind::kCausal) return {};
+  // A line of ranks shares the layers of all tasks, and the sequences of texts between them.
+  const bool has_texts = !spec.image.has_value() && !spec.pair_trunk.has_value();
+  return {.in_grids = false, .between_layers = has_texts, .on_sequence_axis = false};
+}
 
 policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence) {
   if (spec.pair_trunk.has_value()) return SizesOfTrunk(spec, *spec.pair_trunk, sequence);
@@ -159,6 +167,7 @@ policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence) {
   sizes.num_heads = spec.attention.num_heads;
   sizes.num_key_heads = spec.attention.num_kv_heads;
   sizes.has_experts = spec.experts.has_value();
+  sizes.sharing = SharingWaysOf(spec);
   sizes.feed_width = 0;  // Of which all are divisors.
   for (int64_t block = 0; block < spec.num_blocks; ++block) {
     if (!spec.HasExperts(block)) {

@@ -48,6 +48,8 @@ struct TaskSpec {
   bool is_classification() const {
     return kind == TaskKind::kSequenceClassification || kind == TaskKind::kImageClassification;
   }
+  // Whether the head asks where the text of a row ends, so that rows have documents in any case.
+  bool asks_where_texts_end() const { return kind == TaskKind::kSequenceClassification; }
   bool operator==(const TaskSpec&) const = default;
 };
 

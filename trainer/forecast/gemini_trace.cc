@@ -18,26 +18,32 @@
 namespace gemini::trainer {
 namespace {
 
-std::string ReplyTo(const std::string& line, const HfConfig& config, const std::string& model) {
+// `json` is the text of the directory's config.json, and `task` that of requests that name none.
+std::string ReplyTo(const std::string& line, const std::string& directory, const std::string& json,
+                    const std::string& task) {
   absl::StatusOr<TraceRequest> request = ParseRequest(line);
   if (!request.ok()) return EncodeReply(request.status());
+  if (request->task.name == "auto") request->task.name = task;
+  const absl::StatusOr<HfConfig> config =
+      ParseHfConfig(json, absl::StrCat(directory, "/config.json"), request->task);
+  if (!config.ok()) return EncodeReply(config.status());
   RoundShape& round = request->round;
-  if (round.sequence == 0) round.sequence = config.spec.default_sequence();
-  absl::StatusOr<NamedTrace> made = TraceStep(config.spec, round, request->rate);
+  if (round.sequence == 0) round.sequence = config->spec.default_sequence();
+  round.has_documents |= config->spec.task.asks_where_texts_end();
+  absl::StatusOr<NamedTrace> made = TraceStep(config->spec, round, request->rate);
   if (!made.ok()) return EncodeReply(made.status());
-  return EncodeReply({model, *request, *std::move(made)});
+  return EncodeReply({TitleOf(directory, *config), *request, *std::move(made)});
 }
 
-int Run(const std::string& directory) {
-  const absl::StatusOr<HfConfig> config = ReadHfConfig(directory);
+int Run(const std::string& directory, const std::string& task) {
+  const absl::StatusOr<HfConfig> config = ReadHfConfig(directory, {.name = task});
   if (!config.ok()) {
     std::fprintf(stderr, "gemini-trace: %s\n", std::string(config.status().message()).c_str());
     return 1;
   }
-  const std::string model = absl::StrCat(directory, " (", config->model_type, ")");
   for (std::string line; std::getline(std::cin, line);) {
     if (line.empty()) continue;
-    const std::string reply = ReplyTo(line, *config, model);
+    const std::string reply = ReplyTo(line, directory, config->json, task);
     const bool written = std::fwrite(reply.data(), 1, reply.size(), stdout) == reply.size();
     if (!written || std::fflush(stdout) != 0) {
       std::perror("gemini-trace: standard output");
@@ -48,16 +54,20 @@ int Run(const std::string& directory) {
 }
 
 int Main(int argc, char** argv) {
-  std::string model;
+  std::string model, task = "auto";
   CLI::App app(
       "Foretells what a training step of a model touches, from its config.json. Reads a request a "
       "line, such as {\"batch\": 4, \"sequence\": 1024, \"recompute\": true}, and writes its "
       "trace: gemini-trace --model DIR < request > FILE; memstat plan --trace FILE");
   app.add_option("--model", model, "Directory with a config.json")->required();
+  app.add_option("--task", task,
+                 "What the model learns, as gemini-train has it, where a request does not say it. "
+                 "auto: what config.json says")
+      ->capture_default_str();
   app.set_version_flag("--version", GEMINI_VERSION);
   try {
     app.parse(argc, argv);
-    return Run(model);
+    return Run(model, task);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

@@ -2,6 +2,7 @@
 #include "trainer/forecast/trace_exchange.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -26,21 +27,33 @@ constexpr int64_t kMaxCount = int64_t{1} << 20;  // Of the three that tokens are
 Json ToJson(const TraceRequest& request) {
   const RoundShape& round = request.round;
   const ComputeRate& rate = request.rate;
-  return {{"train", round.train},
-          {"batch", round.batch},
-          {"sequence", round.sequence},
-          {"accumulate", round.micro_batches},
-          {"recompute", round.recompute},
-          {"precision", ElementTypeName(round.element)},
-          {"optimizer", OptimizerKindName(round.optimizer)},
-          {"moments", kMomentFormatNames[static_cast<size_t>(round.moments)]},
-          {"states_on_nvme", round.states_on_nvme},
-          {"has_documents", round.has_documents},
-          {"vocabulary_blocks", round.vocabulary_blocks},
-          {"on_cpu", round.on_cpu},
-          {"flops_per_second", rate.flops_per_second},
-          {"memory_bytes_per_second", rate.memory_bytes_per_second},
-          {"kernel_ns", rate.kernel_ns}};
+  Json json = {{"task", request.task.name},
+               {"train", round.train},
+               {"batch", round.batch},
+               {"sequence", round.sequence},
+               {"accumulate", round.micro_batches},
+               {"recompute", round.recompute},
+               {"precision", ElementTypeName(round.element)},
+               {"optimizer", OptimizerKindName(round.optimizer)},
+               {"moments", kMomentFormatNames[static_cast<size_t>(round.moments)]},
+               {"states_on_nvme", round.states_on_nvme},
+               {"has_documents", round.has_documents},
+               {"vocabulary_blocks", round.vocabulary_blocks},
+               {"on_cpu", round.on_cpu},
+               {"flops_per_second", rate.flops_per_second},
+               {"memory_bytes_per_second", rate.memory_bytes_per_second},
+               {"kernel_ns", rate.kernel_ns}};
+  if (const std::optional<TaskSpec>& labels = request.task.labels; labels.has_value()) {
+    json["num_labels"] = labels->num_labels;
+    json["problem_type"] = std::string(NameOf(labels->problem));
+  }
+  return json;
+}
+
+std::optional<ProblemType> ProblemTypeOf(absl::string_view name) {
+  const auto found = std::ranges::find(kProblemNames, name);
+  if (found == std::end(kProblemNames)) return std::nullopt;
+  return static_cast<ProblemType>(found - std::begin(kProblemNames));
 }
 
 std::optional<ElementType> ElementTypeOfName(absl::string_view name) {
@@ -76,9 +89,25 @@ absl::Status TakeName(Json& json, const char* key, Parse parse, Value& value) {
   return absl::OkStatus();
 }
 
+// Takes the labels of a new head out of `json`, if they are there.
+absl::Status TakeLabels(Json& json, std::optional<TaskSpec>& labels) {
+  TaskSpec taken;
+  Take(json, "num_labels", taken.num_labels);
+  GEMINI_RETURN_IF_ERROR(TakeName(json, "problem_type", ProblemTypeOf, taken.problem));
+  if (taken == TaskSpec()) return absl::OkStatus();
+  if (taken.num_labels < 1 || taken.num_labels > kMostLabels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_labels is ", taken.num_labels, ", expected 1 to ", kMostLabels));
+  }
+  labels = std::move(taken);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TraceRequest> FromJson(Json json) {
   TraceRequest request;
   RoundShape& round = request.round;
+  Take(json, "task", request.task.name);
+  GEMINI_RETURN_IF_ERROR(TakeLabels(json, request.task.labels));
   Take(json, "train", round.train);
   Take(json, "batch", round.batch);
   Take(json, "sequence", round.sequence);

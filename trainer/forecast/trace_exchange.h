@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "trainer/families/task_choice.h"
 #include "trainer/forecast/named_trace.h"
 
 namespace gemini::trainer {
@@ -17,6 +18,7 @@ namespace gemini::trainer {
 struct TraceRequest {
   RoundShape round = {.sequence = 0};  // Sequence 0: what the model has, at most 1,024.
   ComputeRate rate = {};
+  TaskWish task = {};  // Names of labels are left out: a step does not depend on them.
 };
 
 // The first line of a reply.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/families/sizes_of_spec.h"
 #include "trainer/parallel/sequence_check.h"
 #include "trainer/parallel/sequence_layers.h"
 #include "trainer/parallel/tensor_fit.h"
@@ -48,18 +49,17 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
                                                    : PlanOf2d(grid, place, lines));
 }
 
-// A line of ranks shares the layers of all tasks, and sequences of tokens between them. What ranks
-// share in other ways is of models that predict the next token.
-absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
-  if (spec.attention.causal && spec.task.kind == TaskKind::kCausal) return absl::OkStatus();
+// Refuses the ways in which ranks do not share a model of its task.
+absl::Status CheckWays(const ModelSpec& spec, const RankLayout& layout) {
+  const policies::SharingWays can = SharingWaysOf(spec);
   const policies::TensorGrid& grid = layout.grid();
   const SequenceSharing sharing = layout.sequence().sharing;
-  const bool has_tokens = !spec.image.has_value() && !spec.pair_trunk.has_value();
+  const bool is_line = grid.mode() == policies::TensorMode::k1d;
   std::string key;
-  if (grid.num_ranks() > 1 && grid.mode() != policies::TensorMode::k1d) {
+  if (grid.num_ranks() > 1 && !(is_line ? can.in_lines : can.in_grids)) {
     key = absl::StrCat("--tensor ", policies::TensorModeName(grid.mode()));
   } else if (sharing != SequenceSharing::kNone &&
-             (sharing != SequenceSharing::kMegatron || !has_tokens)) {
+             !(sharing == SequenceSharing::kMegatron ? can.between_layers : can.on_sequence_axis)) {
     key = absl::StrCat("--sequence-parallel ", SequenceSharingName(sharing));
   }
   if (key.empty()) return absl::OkStatus();
@@ -74,7 +74,7 @@ absl::Status CheckTask(const ModelSpec& spec, const RankLayout& layout) {
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
-  GEMINI_RETURN_IF_ERROR(CheckTask(spec, layout));
+  GEMINI_RETURN_IF_ERROR(CheckWays(spec, layout));
   const bool is_line = grid.mode() == policies::TensorMode::k1d || grid.num_ranks() == 1;
   if (!is_line) return CheckTensorGrid(spec, grid, batch);
   GEMINI_RETURN_IF_ERROR(CheckTensor1d(spec, grid.num_ranks()));

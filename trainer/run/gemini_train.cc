@@ -32,6 +32,7 @@
 #include "policies/pipeline/pipeline_schedule.h"
 #include "torch/utils.h"
 #include "trainer/config/command_line.h"
+#include "trainer/data/task_wish_of_run.h"
 #include "trainer/families/parameter_count.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
@@ -277,9 +278,7 @@ absl::Status TrainingRun::OpenInputs() {
     GEMINI_RETURN_IF_ERROR(
         CheckStepIsTheSame(config_, resumed_->state, layout_.num_data(), layout_.num_ranks()));
   }
-  TaskWish wish = {.name = config_.task};
-  GEMINI_ASSIGN_OR_RETURN(const TaskSpec of_data, TrainingData::TaskOf(config_.data));
-  if (of_data.is_classification()) wish.labels = of_data;
+  GEMINI_ASSIGN_OR_RETURN(const TaskWish wish, TaskWishOfRun(config_.task, config_.data));
   GEMINI_ASSIGN_OR_RETURN(
       source_, HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed), wish));
   if (ranks_.is_first()) LogDifferences(*source_, /*fresh=*/!resumed_.has_value());

@@ -65,6 +65,34 @@ TEST(MeshFitTest, WhatDoesNotIsNamed) {
   ExpectRefused(model, interleaved, "2 chunks of a rank");
   model.has_experts = true;
   ExpectRefused(model, RunOf(4, {.tensor = 4}, TensorMode::k2d), "experts go with 1d");
+  model.has_experts = false;
+  model.projection_parameters = 1;
+  ExpectRefused(model, RunOf(4, {.tensor = 4}, TensorMode::k2d), "another width than the blocks");
+  EXPECT_OK(CheckMeshFits(model, RunOf(4, {.tensor = 4})));
+}
+
+TEST(MeshFitTest, WaysThatAModelIsNotSharedInAreRefusedByName) {
+  ModelSizes model = SquareModel({.blocks = 4, .width = 64, .heads = 4});
+  const auto refused = [&](const ParallelRun& run, const std::string& why) {
+    EXPECT_THAT(CheckMeshFits(model, run),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(why)));
+  };
+  ParallelRun parts = RunOf(4, {.tensor = 4}), ring = RunOf(2, {.sequence = 2});
+  parts.divides_sequences = true;
+  ring.is_ring = true;
+  model.sharing = {.in_grids = false, .on_sequence_axis = false};
+  refused(RunOf(4, {.tensor = 4}, TensorMode::k2d), "by 2d: use 1d, ZeRO or a pipeline");
+  refused(RunOf(8, {.tensor = 8}, TensorMode::k2Point5d, 2), "by 2.5d");
+  refused(RunOf(8, {.tensor = 8}, TensorMode::k3d), "by 3d");
+  refused(RunOf(4, {.sequence = 2, .tensor = 2}), "by ulysses");
+  refused(ring, "by a ring");
+  EXPECT_OK(CheckMeshFits(model, parts));
+  model.sharing.between_layers = false;
+  refused(parts, "by parts of sequences between layers");
+  EXPECT_OK(CheckMeshFits(model, RunOf(4, {.tensor = 4})));
+  model.sharing.in_lines = false;
+  refused(RunOf(4, {.tensor = 4}), "by 1d: use ZeRO or a pipeline");
+  EXPECT_OK(CheckMeshFits(model, RunOf(8, {.pipeline = 4})));
 }
 
 TEST(MeshFitTest, FewKeyHeadsAreCopiedInALine) {

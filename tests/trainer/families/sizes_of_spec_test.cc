@@ -2,6 +2,7 @@
 #include "trainer/families/sizes_of_spec.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/status_matchers.h"
@@ -90,6 +91,34 @@ TEST(SizesOfSpecTest, AWindowBoundsWhatATokenSees) {
       ParseHfConfig(R"({"model_type":"mistral","num_hidden_layers":1,"sliding_window":100})", "c"));
   EXPECT_EQ(SizesOf(config.spec, 128).blocks[0].seen_tokens, 64);
   EXPECT_EQ(SizesOf(config.spec, 1024).blocks[0].seen_tokens, 100);
+}
+
+// As trainer/parallel/model_of_ranks.h refuses.
+TEST(SizesOfSpecTest, ModelsThatAreNotCausalAreSharedInFewerWays) {
+  struct Case {
+    const char* model_type;
+    const char* task;
+    policies::SharingWays ways;
+  };
+  const policies::SharingWays of_texts = {.in_grids = false, .on_sequence_axis = false};
+  const policies::SharingWays of_images = {
+      .in_grids = false, .between_layers = false, .on_sequence_axis = false};
+  for (const Case& c : std::vector<Case>{{"gpt2", "causal", {}},
+                                         {"gpt2", "sequence-classification", of_texts},
+                                         {"bert", "masked", of_texts},
+                                         {"bert", "sequence-classification", of_texts},
+                                         {"vit", "image-classification", of_images},
+                                         {"pair_trunk", "masked", of_images},
+                                         {"pair_trunk", "distogram", of_images}}) {
+    SCOPED_TRACE(absl::StrCat(c.model_type, ", ", c.task));
+    ASSERT_OK_AND_ASSIGN(const HfConfig config,
+                         ParseHfConfig(absl::StrCat(R"({"model_type":")", c.model_type, R"("})"),
+                                       "c", {.name = c.task}));
+    EXPECT_EQ(SharingWaysOf(config.spec), c.ways);
+    policies::SharingWays foretold = c.ways;
+    foretold.in_lines = !config.spec.pair_trunk.has_value();
+    EXPECT_EQ(SizesOf(config.spec, 64).sharing, foretold);
+  }
 }
 
 TEST(SizesOfSpecTest, WhatRanksDivideIsThatOfTheFamily) {

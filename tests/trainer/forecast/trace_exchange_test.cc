@@ -11,19 +11,21 @@ namespace {
 using ::testing::HasSubstr;
 
 TraceRequest SomeRequest() {
-  return {.round = {.train = false,
-                    .batch = 3,
-                    .sequence = 17,
-                    .micro_batches = 2,
-                    .recompute = true,
-                    .element = ElementType::kFp16,
-                    .optimizer = OptimizerKind::kLamb,
-                    .moments = MomentFormat::k8Bit,
-                    .states_on_nvme = true,
-                    .has_documents = true,
-                    .on_cpu = true},
-          .rate = {
-              .flops_per_second = 1.0 / 3e-13, .memory_bytes_per_second = 7e11, .kernel_ns = 4001}};
+  return {
+      .round = {.train = false,
+                .batch = 3,
+                .sequence = 17,
+                .micro_batches = 2,
+                .recompute = true,
+                .element = ElementType::kFp16,
+                .optimizer = OptimizerKind::kLamb,
+                .moments = MomentFormat::k8Bit,
+                .states_on_nvme = true,
+                .has_documents = true,
+                .on_cpu = true},
+      .rate = {.flops_per_second = 1.0 / 3e-13, .memory_bytes_per_second = 7e11, .kernel_ns = 4001},
+      .task = {.name = "sequence-classification",
+               .labels = TaskSpec{.problem = ProblemType::kMultiLabel, .num_labels = 7}}};
 }
 
 TraceReply SomeReply() {
@@ -56,6 +58,8 @@ TEST(TraceExchangeTest, ARequestComesThroughWithEveryKey) {
   EXPECT_EQ(got.rate.flops_per_second, sent.rate.flops_per_second);
   EXPECT_EQ(got.rate.memory_bytes_per_second, sent.rate.memory_bytes_per_second);
   EXPECT_EQ(got.rate.kernel_ns, sent.rate.kernel_ns);
+  EXPECT_EQ(got.task.name, sent.task.name);
+  EXPECT_EQ(got.task.labels, sent.task.labels);
 }
 
 TEST(TraceExchangeTest, KeysThatAreLeftOutKeepTheirDefaultsAndUnknownOnesAreRefused) {
@@ -63,6 +67,8 @@ TEST(TraceExchangeTest, KeysThatAreLeftOutKeepTheirDefaultsAndUnknownOnesAreRefu
   EXPECT_EQ(request.round.batch, 4);
   EXPECT_EQ(request.round.sequence, 0);
   EXPECT_TRUE(request.round.train);
+  EXPECT_EQ(request.task.name, "auto");
+  EXPECT_FALSE(request.task.labels.has_value());
   const auto refused = [](absl::string_view line, const char* why) {
     EXPECT_THAT(ParseRequest(line), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
@@ -72,6 +78,11 @@ TEST(TraceExchangeTest, KeysThatAreLeftOutKeepTheirDefaultsAndUnknownOnesAreRefu
   refused(R"({"kernel_ns": 1e30})", "kernel_ns is no whole number");
   refused(R"({"precision": "fp8"})", "fp8");
   refused(R"({"optimizer": "adamax"})", "adamax");
+  refused(R"({"task": 1})", "string");
+  refused(R"({"num_labels": -1})", "num_labels is -1");
+  refused(R"({"num_labels": 65537})", "expected 1 to 65536");
+  refused(R"({"num_labels": 2, "problem_type": "ranking"})", "ranking");
+  refused(R"({"problem_type": "regression"})", "num_labels is 0");
   refused("[]", "no JSON object");
   refused("{", "parse error");
   refused("", "parse error");
