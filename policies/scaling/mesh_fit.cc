@@ -28,7 +28,7 @@ absl::Status CheckWays(const SharingWays& can, const ParallelRun& run) {
   }
   if (way.empty()) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrCat("how ranks share a model of this task by ", way, " is not foretold: use ",
+      absl::StrCat("no forecast has ranks share a model of this task by ", way, ": use ",
                    can.in_lines ? "1d, ZeRO or a pipeline" : "ZeRO or a pipeline"));
 }
 

@@ -146,7 +146,7 @@ class RanksPlanTest(unittest.TestCase):
                 self.assertIn("pipeline", ways)
 
     def test_a_way_that_a_run_refuses_is_refused(self):
-        for model, text, keys in (("bert", "how ranks share a model of this task by 2d is not foretold",
+        for model, text, keys in (("bert", "no forecast has ranks share a model of this task by 2d",
                                    ("--tensor", "2d")),
                                   ("vit", "by a ring: use 1d, ZeRO or a pipeline", ("--sequence-parallel", "ring")),
                                   ("trunk", "by 1d: use ZeRO or a pipeline", ("--tensor", "1d"))):
