@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unicodedata
 import unittest
+import zlib
 
 import numpy
 import tokenizers
@@ -19,7 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from chat_fixture import (ALL_OF_JINJA, CHATML, FAMILIES, GEMMA, LLAMA_3, MISTRAL, PHI_3, PLAIN,
                           QWEN_3, SPECIAL_TOKENS, TEXT, PrepareChatsTest, assistant, byte_tokenizer,
                           system, user)
-from rows_fixture import TOOLS, word_tokenizer
+from rows_fixture import TOOLS, vocabulary_crc32, word_tokenizer
 import prepare_data
 import transformers
 from data.chat_template import ChatTemplate
@@ -259,6 +260,7 @@ class AnswersTest(PrepareChatsTest):
         tensors, metadata = self.prepare({"messages": [user("Hello"), assistant("fine")]})
         self.assertEqual(self.answers(tensors), [["fine<|im_end|>"]])
         self.assertEqual(metadata["template"], hashlib.sha256(CHATML.encode()).hexdigest())
+        self.assertEqual(metadata["template_crc32"], f"{zlib.crc32(CHATML.encode()):08x}")
 
 
 class TextEncoderTest(unittest.TestCase):
@@ -411,6 +413,7 @@ class RowsTest(PrepareChatsTest):
         digest = hashlib.sha256(used.to_str().encode()).hexdigest()
         self.assertEqual(metadata, {
             "gemini.format": "1", "task": "causal", "tokenizer": digest, "template": "",
+            "vocabulary_crc32": vocabulary_crc32(used), "template_crc32": "",
             "sequence": "8", "rows": "2", "documents": "3", "answers": "all", "layout": "pack",
             "answer_tokens": "6"})
         self.assertIn("2 rows of 8 tokens, 87.5% filled", self.said)

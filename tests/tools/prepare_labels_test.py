@@ -10,7 +10,8 @@ import numpy
 import tokenizers
 from tokenizers import models, normalizers, processors
 
-from rows_fixture import PAIR_TOKENS, PrepareRowsTest, pair_tokenizer, word_tokenizer
+from rows_fixture import (PAIR_TOKENS, PrepareRowsTest, pair_tokenizer, vocabulary_crc32,
+                          word_tokenizer)
 import prepare_data
 import transformers
 from data.data_error import DataError
@@ -287,7 +288,8 @@ class KindsTest(PrepareLabelsTest):
         self.assertEqual(metadata, {
             "gemini.format": "1", "task": "sequence-classification",
             "problem_type": "single_label_classification", "num_labels": "2", "names": "",
-            "tokenizer": digest, "sequence": "8", "rows": "2", "layout": "pad"})
+            "tokenizer": digest, "sequence": "8", "rows": "2", "layout": "pad",
+            "vocabulary_crc32": vocabulary_crc32(self.used().backend_tokenizer)})
         self.assertEqual(int.from_bytes(self.output.read_bytes()[:8], "little"), HEAD_BYTES - 8)
         self.assertIn("2 rows of 8 tokens, 50.0% filled", self.said)
 

@@ -7,7 +7,8 @@ import unittest
 import numpy
 import tokenizers
 
-from rows_fixture import PAIR_TOKENS, PrepareRowsTest, pair_tokenizer, word_tokenizer
+from rows_fixture import (PAIR_TOKENS, PrepareRowsTest, pair_tokenizer, vocabulary_crc32,
+                          word_tokenizer)
 import transformers
 
 
@@ -98,6 +99,7 @@ class PrepareMaskedTest(PrepareRowsTest):
         digest = hashlib.sha256(self.used().backend_tokenizer.to_str().encode()).hexdigest()
         self.assertEqual(metadata, {
             "gemini.format": "1", "task": "masked", "tokenizer": digest, "mask_token": "4",
+            "vocabulary_crc32": vocabulary_crc32(self.used().backend_tokenizer),
             "sequence": "8", "rows": "2", "documents": "2", "layout": "pad",
             "answer_tokens": "3"})
         self.assertIn("2 rows of 8 tokens, 43.8% filled", self.said)

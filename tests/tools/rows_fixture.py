@@ -8,6 +8,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import zlib
 
 import safetensors
 import tokenizers
@@ -40,6 +41,12 @@ def pair_tokenizer():
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     return tokenizer
+
+
+def vocabulary_crc32(tokenizer):
+    """What docs/data.md says of the key of this name."""
+    tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+    return f"{zlib.crc32(''.join(f'{number} {token}' + chr(10) for token, number in tokens).encode()):08x}"
 
 
 PAIR_TOKENS = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]",

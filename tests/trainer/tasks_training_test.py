@@ -10,6 +10,7 @@ import subprocess
 import unittest
 
 import numpy
+import tokenizers
 import torch
 import transformers
 
@@ -149,6 +150,53 @@ class BitsTest(BitsTestCase):
                 (4, "--tensor 2d", {"tensor": "2d", "batch": 4}),
                 (2, "--sequence-parallel ulysses", {"sequence_parallel": "ulysses"}),
                 (4, "--sequence-parallel ring", {"sequence_parallel": "ring", "tensor": "1d", "tensor_size": 2}))])
+
+
+class TokenizersTest(TasksTestCase):
+    """Rows are learned by models that have the tokenizer and the chat template by which they were made, or have none."""
+
+    TEMPLATE = ("{% for message in messages %}{{ message['role'] + ' ' + message['content'] + '</s>' }}{% endfor %}"
+                "{% if add_generation_prompt %}{{ 'assistant ' }}{% endif %}")
+
+    def setUp(self):
+        super().setUp()
+        self.file = self.directory / "chats.jsonl"
+        chat = [{"role": "user", "content": "w1 w2 "}, {"role": "assistant", "content": "w3 w4"}]
+        self.file.write_text((json.dumps({"messages": chat}) + "\n") * ROWS)
+
+    def folder(self, name, words, template, model=False):
+        """A folder with a tokenizer, and a model if that is asked for."""
+        folder = self.directory / name
+        if model:
+            save_model(transformers.LlamaForCausalLM, config_of("llama"), folder)
+        vocabulary = {word: number for number, word in enumerate(["<unk>", "</s>", "user", "assistant", *words])}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>",
+                                             chat_template=template).save_pretrained(folder)
+        return folder
+
+    def rows(self, tokenizer, name):
+        return self.prepare("--tokenizer", tokenizer, "--messages", self.file, "--sequence", str(SEQUENCE), name=name)
+
+    def test_rows_of_another_tokenizer_or_template_are_refused(self):
+        words = [f"w{i}" for i in range(8)]
+        model = self.folder("model", words, self.TEMPLATE, model=True)
+        own = self.rows(model, "own")
+        self.train("own_out", **self.keys(model, own, eval_data=own, steps=2))
+        self.train("same_out", **self.keys(model, self.rows(self.folder("same", words, self.TEMPLATE), "same"), steps=1))
+        for name, what, tokenizer in (
+                ("words", "tokenizer", self.folder("words", words[::-1], self.TEMPLATE)),
+                ("template", "chat template", self.folder("template", words, self.TEMPLATE.replace("' '", "'  '")))):
+            rows = self.rows(tokenizer, f"of_{name}")
+            for key, more in (("--data", {}), ("--eval-data", {"data": own, "eval_data": rows})):
+                with self.subTest(name, key=key):
+                    keys = {**self.keys(model, rows), **more}
+                    self.refused_run(f"{key} {rows} was prepared with another {what} than {model} has",
+                                     f"prepare it again with --tokenizer {model}", **keys)
+            with self.subTest(name, model="bare"):
+                bare = save_model(transformers.LlamaForCausalLM, config_of("llama"), self.directory / f"bare_{name}")
+                self.train(f"{name}_out", **self.keys(bare, rows, steps=1))
 
 
 class NewHeadsTest(NewHeadsTestCase):

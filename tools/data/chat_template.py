@@ -11,6 +11,7 @@ import typing
 
 from .data_error import DataError, first_line
 from .json_lines import refuse_half_characters
+from .model_tokenizer import crc32_of
 
 
 class Answer(typing.NamedTuple):
@@ -48,9 +49,15 @@ class ChatTemplate:
         # The longest first, because the beginning of a token may be one, too.
         self._end_lengths = sorted({len(token) for token in self._end_tokens}, reverse=True)
 
-    def digest(self):
-        """Returns the SHA-256 of the template in hexadecimal digits, or "" where there is none."""
-        return "" if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()
+    def metadata(self):
+        """Returns what the metadata of rows say of the template; empty texts where there is none.
+
+        gemini-train computes the second, too, and compares it with that of the model's template.
+        """
+        if self.text is None:
+            return {"template": "", "template_crc32": ""}
+        return {"template": hashlib.sha256(self.text.encode()).hexdigest(),
+                "template_crc32": crc32_of(self.text)}
 
     def write(self, conversation):
         """Returns the conversation as a WrittenChat."""

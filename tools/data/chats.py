@@ -13,7 +13,7 @@ from .conversations import read_conversations
 from .data_error import DataError
 from .document_rows import DocumentCounts, write_document_rows
 from .documents import encode_chats
-from .model_tokenizer import digest_of, take_text_as_it_is
+from .model_tokenizer import metadata_of, take_text_as_it_is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ def write_chats(tokenizer, paths, output, options, progress=lambda n: None):
     """
     template = ChatTemplate(tokenizer, options.answers)
     backend = tokenizer.backend_tokenizer
-    digest = digest_of(backend)
+    made_by = metadata_of(backend)
     take_text_as_it_is(backend)
     # A post-processor adds nothing here, but may take white space out of tokens' places.
     backend.post_processor = None
@@ -42,7 +42,7 @@ def write_chats(tokenizer, paths, output, options, progress=lambda n: None):
     conversations = (conversation for path in paths
                      for conversation in read_conversations(path, progress))
     documents = _fitting(encode_chats(backend, template, conversations), options, counts)
-    metadata = {"task": "causal", "tokenizer": digest, "template": template.digest(),
+    metadata = {"task": "causal", **made_by, **template.metadata(),
                 "answers": options.answers}
     write_document_rows(backend, documents, output, options, metadata, counts, "of answers")
     return counts

@@ -14,7 +14,7 @@ from .data_error import DataError
 from .fitted_texts import TextFitter
 from .labelled_texts import read_labelled_texts
 from .labels import LabelSurvey
-from .model_tokenizer import digest_of, take_text_as_it_is
+from .model_tokenizer import metadata_of, take_text_as_it_is
 from .preview import preview_of_label
 from .rows import PADDING
 from .safetensors_writer import FORMAT, Column, SafetensorsWriter, head_bytes_for
@@ -54,7 +54,7 @@ def write_labels(tokenizer, config, paths, output, options, progress=lambda n: N
         survey.add(line.place, line.label)
     labels = survey.result()
     backend = tokenizer.backend_tokenizer
-    digest = digest_of(backend)
+    made_by = metadata_of(backend)
     take_text_as_it_is(backend)
     counts = LabelCounts(num_labels=labels.num_labels)
     fitter = TextFitter(tokenizer, options.sequence, options.too_long, counts)
@@ -78,7 +78,7 @@ def write_labels(tokenizer, config, paths, output, options, progress=lambda n: N
         has_types = has_types and "token_type_ids" in tokenizer.model_input_names
         writer.finish({
             "gemini.format": FORMAT, "task": "sequence-classification", **labels.metadata(),
-            "tokenizer": digest, "sequence": str(options.sequence), "rows": str(counts.rows),
+            **made_by, "sequence": str(options.sequence), "rows": str(counts.rows),
             "layout": "pad"}, leave_out=[] if has_types else ["types"])
     return counts
 

@@ -11,7 +11,7 @@ from .data_error import DataError
 from .document_rows import DocumentCounts, write_document_rows
 from .documents import Document
 from .fitted_texts import TextFitter
-from .model_tokenizer import digest_of, take_text_as_it_is
+from .model_tokenizer import metadata_of, take_text_as_it_is
 from .text_lines import read_text_lines
 
 
@@ -34,14 +34,14 @@ def write_masked(tokenizer, paths, output, options, progress=lambda n: None):
         raise DataError("the tokenizer has no mask token, so its model learns no masked ones: take "
                         "--text, or name a mask_token in its tokenizer_config.json")
     backend = tokenizer.backend_tokenizer
-    digest = digest_of(backend)
+    made_by = metadata_of(backend)
     take_text_as_it_is(backend)
     counts = DocumentCounts()
     fitter = TextFitter(tokenizer, options.sequence, options.too_long, counts, has_pairs=False)
     lines = (line for path in paths
              for line in read_text_lines(path, "line of text", progress))
     documents = _marked(fitter.fit(lines), _special_tokens_of(backend), counts)
-    metadata = {"task": "masked", "tokenizer": digest, "mask_token": str(tokenizer.mask_token_id)}
+    metadata = {"task": "masked", **made_by, "mask_token": str(tokenizer.mask_token_id)}
     write_document_rows(backend, documents, output, options, metadata, counts, "to be masked")
     return counts
 

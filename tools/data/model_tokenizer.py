@@ -2,6 +2,7 @@
 """The tokenizer of a model: from a tokenizer.json, a model folder, or a name on the Hub."""
 import hashlib
 import pathlib
+import zlib
 
 import tokenizers
 
@@ -38,9 +39,21 @@ def load_model_tokenizer(name, needed_for):
     return _load_by_transformers(name, "has no tokenizer that transformers reads")
 
 
-def digest_of(tokenizer):
-    """Returns the SHA-256 of what a tokenizers.Tokenizer does with text, in hexadecimal digits."""
-    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+def metadata_of(tokenizer):
+    """Returns what the metadata of rows say of the tokenizers.Tokenizer that made them.
+
+    gemini-train computes the second, too, of a model's tokenizer.json, and compares them.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    lines = (f"{number} {token}\n"
+             for number, token in sorted((number, token) for token, number in vocabulary.items()))
+    return {"tokenizer": hashlib.sha256(tokenizer.to_str().encode()).hexdigest(),
+            "vocabulary_crc32": crc32_of("".join(lines))}
+
+
+def crc32_of(text):
+    """Returns the CRC-32 of a text's UTF-8 in 8 hexadecimal digits."""
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def take_text_as_it_is(tokenizer):

@@ -63,6 +63,13 @@ absl::StatusOr<std::vector<int64_t>> TrainingData::ReadDocuments(int64_t index) 
   return rows()->ReadDocuments(index);
 }
 
+std::string TrainingData::Metadata(const std::string& key) const {
+  if (rows() == nullptr) return "";
+  const auto& metadata = rows()->reader().metadata();
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? "" : found->second;
+}
+
 absl::StatusOr<TokenFingerprint> TrainingData::Fingerprint() const {
   if (images() != nullptr) return images()->Fingerprint();
   if (alignments() != nullptr) return alignments()->Fingerprint();

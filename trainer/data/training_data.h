@@ -58,6 +58,9 @@ class TrainingData {
   // Returns how many tokens each document of a row has. Unless has_documents, the row is one.
   absl::StatusOr<std::vector<int64_t>> ReadDocuments(int64_t index) const;
 
+  // Returns a text of the metadata of a file of rows of text; empty where there is none.
+  std::string Metadata(const std::string& key) const;
+
   // Returns what the file is now. Reads its ends.
   absl::StatusOr<TokenFingerprint> Fingerprint() const;
 

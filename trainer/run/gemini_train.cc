@@ -283,12 +283,14 @@ absl::Status TrainingRun::OpenInputs() {
       source_, HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed), wish));
   if (ranks_.is_first()) LogDifferences(*source_, /*fresh=*/!resumed_.has_value());
   GEMINI_ASSIGN_OR_RETURN(data_, OpenData("--data", config_.data, spec(), config_));
+  GEMINI_RETURN_IF_ERROR(CheckTokenizer("--data", config_.data, *data_, *source_));
   if (resumed_.has_value()) {
     GEMINI_RETURN_IF_ERROR(CheckDataIsTheSame(config_, *resumed_, *data_));
   }
   if (!config_.eval_data.empty()) {
     GEMINI_ASSIGN_OR_RETURN(eval_data_,
                             OpenData("--eval-data", config_.eval_data, spec(), config_));
+    GEMINI_RETURN_IF_ERROR(CheckTokenizer("--eval-data", config_.eval_data, *eval_data_, *source_));
   }
   sized_ = config_;
   if (!ranks_.is_alone()) DivideThreads(job_.where.num_local_ranks, sized_);

@@ -15,7 +15,9 @@
 #include "absl/strings/str_format.h"
 #include "gemini/byte_size.h"
 #include "gemini/crc32c.h"
+#include "gemini/files/safetensors_header.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/data/tokenizer_digest.h"
 #include "trainer/run/metrics_file.h"
 #include "trainer/run/run_checkpoint.h"
 
@@ -163,6 +165,28 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
         "keep apart: take ulysses, or prepare the data with --pad"));
   }
   return data;
+}
+
+absl::Status CheckTokenizer(absl::string_view key, const std::string& path,
+                            const TrainingData& data, const HfCheckpoint& source) {
+  const auto compare = [&](absl::string_view what, const std::string& of_data,
+                           const std::optional<std::string>& of_model) -> absl::Status {
+    if (of_data.empty() || !of_model.has_value() || of_data == *of_model) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        key, " ", path, " was prepared with another ", what, " than ", source.directory(),
+        " has: their digests are ", PrintableName(of_data), " and ", *of_model,
+        ": prepare it again with --tokenizer ", source.directory()));
+  };
+  const std::string vocabulary = data.Metadata("vocabulary_crc32");
+  if (!vocabulary.empty()) {
+    for (const auto& [name, content] : source.companions()) {
+      if (name != "tokenizer.json") continue;
+      GEMINI_RETURN_IF_ERROR(compare("tokenizer", vocabulary, VocabularyDigest(content)));
+    }
+  }
+  std::optional<std::string> of_model = ChatTemplateOf(source.companions());
+  if (of_model.has_value()) of_model = TemplateDigest(*of_model);
+  return compare("chat template", data.Metadata("template_crc32"), of_model);
 }
 
 absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,

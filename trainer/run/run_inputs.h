@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "trainer/checkpoint/hf_checkpoint.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/token_fingerprint.h"
 #include "trainer/data/training_data.h"
@@ -25,6 +26,12 @@ namespace gemini::trainer {
 // UNIMPLEMENTED: of ExampleData::CheckRows, or documents on a ring.
 absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& path,
                                       const ModelSpec& spec, RunConfig& config);
+
+// Refuses rows that another tokenizer or another chat template made than those that lie beside the
+// model. What one of the two does not tell is not compared: a text has no metadata, and a model may
+// be without a tokenizer.
+absl::Status CheckTokenizer(absl::string_view key, const std::string& path,
+                            const TrainingData& data, const HfCheckpoint& source);
 
 // RESOURCE_EXHAUSTED: less is free than all checkpoints will take that lie there at once, less
 // those that are there already.
