@@ -42,7 +42,7 @@ set(GEMINI_ON_DEMAND EXCLUDE_FROM_ALL)
 set(GEMINI_NOT_SANITIZED
     # Python, sources or the installed release build: nothing of what they run is built here.
     include_rules include_rules_self_test install_test draw_timeline_test prepare_data_test prepare_chats_test
-    prepare_labels_test prepare_masked_test prepare_images_test
+    prepare_labels_test prepare_masked_test prepare_images_test measure_data_test
     demo_test setup_test check_test units_test class_members
     # A bar on processor time, which is another's here.
     memstat_plan_test ranks_plan_test
