@@ -14,7 +14,7 @@ using ::testing::Eq;
 using ::testing::Optional;
 
 TEST(TokenizerDigestTest, AVocabularyIsItsTokensInTheOrderOfTheirIds) {
-  // "0 a\n1 b\n2 🙂\n"
+  // The lines are "0 a", "1 b" and "2 🙂".
   for (const char* const json :
        {R"({"model": {"type": "BPE", "vocab": {"b": 1, "\ud83d\ude42": 2, "a": 0}}})",
         R"({"added_tokens": [{"id": 3, "content": "<s>"}],
