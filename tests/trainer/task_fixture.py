@@ -87,9 +87,9 @@ def make_labels(problem, num_labels, count, seed):
     return draw.standard_normal((count, num_labels)).astype(numpy.float32)
 
 
-def labelled(problem, num_labels, seed, count, types=False):
+def labelled(problem, num_labels, seed, count, types=False, shortest=4):
     """Texts that have labels, and with types are pairs of texts but for one."""
-    arrays = padded(make_rows(seed, count))
+    arrays = padded(make_rows(seed, count, shortest))
     arrays["labels"] = make_labels(problem, num_labels, count, seed + 100)
     if types:
         lengths = (arrays["documents"] > 0).sum(1)

@@ -45,9 +45,9 @@ class TasksTestCase(RanksTestCase):
     def norms(self, output):
         return [line["grad_norm"] for line in steps(output)]
 
-    def classification(self, name, problem=SINGLE, num_labels=7, seed=1, count=ROWS, types=False):
+    def classification(self, name, problem=SINGLE, num_labels=7, seed=1, count=ROWS, types=False, shortest=4):
         """A file of labelled texts, and its arrays."""
-        arrays = labelled(problem, num_labels, seed, count, types)
+        arrays = labelled(problem, num_labels, seed, count, types, shortest)
         return save_labelled(self.directory / f"{name}.safetensors", arrays, problem, num_labels), arrays
 
     def masked_data(self, name, per_row, seed=1):

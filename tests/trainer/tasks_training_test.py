@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from task_fixture import (NO_DROPOUT, REGRESSION, SEQUENCE, SEVERAL, SINGLE, VOCABULARY, config_of, labelled, logits_of,
-                          losses_of_masked, make_labels, make_rows, masked, padded, save_classifier, save_labelled,
+                          losses_of_masked, make_rows, masked, padded, save_classifier, save_labelled,
                           save_masked, save_model, train_masked)
 from tasks_test_case import (LIKE_TRANSFORMERS, ROWS, STEPS, USAGE, BitsTestCase, NewHeadsTestCase, ParityTestCase,
                              TasksTestCase, bytes_of)
@@ -27,10 +27,10 @@ MOST_PEAK_ERROR = 0.02  # As in traced_step_test: what kernels take inside is no
 
 
 class ParityTest(ParityTestCase):
-    def check_classifier(self, family, problem, num_labels, accumulate=1, types=False):
-        name = f"{family}_{problem}"
+    def check_classifier(self, family, problem, num_labels, accumulate=1, types=False, shortest=4):
+        name = f"{family}_{problem}_{shortest}"
         model = save_classifier(family, self.directory / name, num_labels=num_labels, problem_type=problem)
-        data, arrays = self.classification(f"{name}_data", problem, num_labels, types=types)
+        data, arrays = self.classification(f"{name}_data", problem, num_labels, types=types, shortest=shortest)
         eval_data, eval_arrays = self.classification(f"{name}_eval", problem, num_labels, seed=2, count=5, types=types)
         output = self.train(f"{name}_out", **self.keys(
             model, data, steps=STEPS, accumulate=accumulate, **LIKE_TRANSFORMERS, eval_data=eval_data))
@@ -59,6 +59,11 @@ class ParityTest(ParityTestCase):
                 _, trained = self.check_steps(output, transformers.AutoModelForSequenceClassification, model, arrays,
                                               num_steps=3)
                 self.assertEqual(self.config(output)["architectures"], [type(trained).__name__])
+
+    def test_texts_that_fill_their_rows_beside_an_evaluation_of_others(self):
+        for family in ("llama", "bert"):
+            with self.subTest(family):
+                self.check_classifier(family, SINGLE, 3, shortest=SEQUENCE)
 
     def test_pairs_of_texts(self):
         self.check_classifier("bert", SINGLE, 6, accumulate=2, types=True)
@@ -223,11 +228,8 @@ class NewHeadsTest(NewHeadsTestCase):
 
     def test_memstat_plans_a_task_as_it_runs(self):
         """The floor of a run that is given --task, and what it holds beside the model, are what the keys foretell."""
-        # Without padding, of which a forecast of masked words does not know.
-        whole = padded(make_rows(1, ROWS, shortest=SEQUENCE))
-        data = {"sequence-classification": save_labelled(
-                    self.directory / "whole_labels.safetensors",
-                    {**whole, "labels": make_labels(SINGLE, 7, ROWS, 2)}, SINGLE, 7),
+        # A forecast takes it that labelled rows end in padding, and does not know of that of masked words.
+        data = {"sequence-classification": self.classification("ragged_labels", shortest=SEQUENCE - 4)[0],
                 "masked": save_masked(self.directory / "whole_masked.safetensors",
                                       masked(make_rows(1, ROWS, shortest=SEQUENCE), 1), "pad")}
         rates = ["--gpu", "cpu", "--tflops", "1", "--memory-bandwidth", "10GiB/s", "--pcie", "10GiB/s"]

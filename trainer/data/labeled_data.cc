@@ -81,6 +81,7 @@ absl::Status LabeledData::CheckRows(const RowNeeds& needs) {
   num_token_types_ = std::max<int64_t>(needs.num_token_types, 1);
   const int64_t length = rows_.sequence_tokens();
   std::vector<uint8_t> types;
+  bool has_padding = false;
   const auto check = [&](const TokenRows::Piece& piece) -> absl::Status {
     if (has_types()) {
       types.resize(piece.tokens.size());
@@ -90,15 +91,17 @@ absl::Status LabeledData::CheckRows(const RowNeeds& needs) {
     }
     for (int64_t i = 0; i < piece.num_rows; ++i) {
       GEMINI_RETURN_IF_ERROR(ReadLabels(piece.first_row + i).status());
-      GEMINI_RETURN_IF_ERROR(
-          CheckDocuments(piece.first_row + i,
-                         absl::MakeConstSpan(piece.documents)
-                             .subspan(static_cast<size_t>(i * length), static_cast<size_t>(length)),
-                         needs.takes_padding));
+      const absl::Span<const int32_t> documents =
+          absl::MakeConstSpan(piece.documents)
+              .subspan(static_cast<size_t>(i * length), static_cast<size_t>(length));
+      GEMINI_RETURN_IF_ERROR(CheckDocuments(piece.first_row + i, documents, needs.takes_padding));
+      has_padding = has_padding || documents.back() == 0;
     }
     return absl::OkStatus();
   };
-  return rows_.ForEachPiece(needs.vocab_size, check);
+  GEMINI_RETURN_IF_ERROR(rows_.ForEachPiece(needs.vocab_size, check));
+  has_padding_ = has_padding;
+  return absl::OkStatus();
 }
 
 }  // namespace gemini::trainer

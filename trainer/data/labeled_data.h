@@ -28,6 +28,8 @@ class LabeledData {
   // What the labels are.
   const TaskSpec& task() const { return labels_.task(); }
   bool has_types() const { return types_.has_value(); }
+  // Whether rows end in padding. CheckRows has found out.
+  bool has_padding() const { return has_padding_; }
 
   // Reads the tokens of row `index` (0 to num_rows - 1), and their types if there are some; both
   // have sequence_tokens elements.
@@ -50,6 +52,7 @@ class LabeledData {
   TokenRows rows_;
   RowLabels labels_;
   std::optional<SafetensorsTensor> types_;
+  bool has_padding_ = false;
   int64_t num_token_types_ = 0;  // Of the model, as CheckRows was told; 0: it has not run.
 };
 

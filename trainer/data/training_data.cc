@@ -84,7 +84,8 @@ absl::Status TrainingData::CheckRows(const RowNeeds& needs, bool sees_padding) {
   }
   if (auto* const labeled = std::get_if<LabeledData>(&file_)) {
     GEMINI_RETURN_IF_ERROR(labeled->CheckRows(needs));
-    has_documents_ = labeled->task().asks_where_texts_end();
+    // Without padding a text ends where its row does.
+    has_documents_ = labeled->has_padding();
     return absl::OkStatus();
   }
   if (auto* const images = std::get_if<ImageData>(&file_)) return images->CheckRows(needs);

@@ -48,7 +48,7 @@ struct TaskSpec {
   bool is_classification() const {
     return kind == TaskKind::kSequenceClassification || kind == TaskKind::kImageClassification;
   }
-  // Whether the head asks where the text of a row ends, so that rows have documents in any case.
+  // Whether the head asks where the text of a row ends, so that padding makes documents of rows.
   bool asks_where_texts_end() const { return kind == TaskKind::kSequenceClassification; }
   bool operator==(const TaskSpec&) const = default;
 };

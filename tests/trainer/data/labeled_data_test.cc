@@ -106,6 +106,16 @@ TEST_F(LabeledDataTest, ClassesAreReadWithTheirRows) {
   EXPECT_THAT(data.ReadLabels(0), IsOkAndHolds(ElementsAre(2)));
   EXPECT_THAT(data.ReadLabels(1), IsOkAndHolds(ElementsAre(0)));
   EXPECT_THAT(data.rows().ReadDocuments(2), IsOkAndHolds(ElementsAre(2)));
+  EXPECT_TRUE(data.has_padding());
+}
+
+TEST_F(LabeledDataTest, RowsMayBeFull) {
+  Content content;
+  content.documents.assign(content.tokens.size(), 1);
+  ASSERT_OK_AND_ASSIGN(LabeledData data, WriteAndOpen(content));
+  ASSERT_OK(data.CheckRows(Needs(data)));
+  EXPECT_FALSE(data.has_padding());
+  EXPECT_THAT(data.rows().ReadDocuments(2), IsOkAndHolds(ElementsAre(4)));
 }
 
 TEST_F(LabeledDataTest, TypesAreReadWhereThereAreSome) {
