@@ -180,6 +180,20 @@ class AnswersTest(PrepareChatsTest):
                     tensors, _ = self.prepare({"messages": turns}, sequence=512, more=more)
                     self.assertEqual(self.answers(tensors), [expected])
 
+    def test_thoughts_that_a_template_writes_before_an_answer_are_learnt_with_an_empty_one(self):
+        thinks = CHATML.replace(
+            "'\n' + message['content']",
+            "'\n' + ('<think>\n' + message['reasoning_content'] | default('') + '\n</think>\n\n' "
+            "if message['role'] == 'assistant' else '') + message['content']")
+        self.assertIn("<think>", thinks)
+        self.model(byte_tokenizer([*SPECIAL_TOKENS, "<think>", "</think>"]), thinks)
+        thoughtful = {"role": "assistant", "content": "", "reasoning_content": "no idea"}
+        tensors, _ = self.prepare({"messages": [
+            user("Hello"), assistant(""), user("why?"), thoughtful, user("so"), assistant("fine")]})
+        self.assertEqual(self.answers(tensors), [[
+            "<think>\n\n</think>\n\n<|im_end|>", "<think>\nno idea\n</think>\n\n<|im_end|>",
+            "<think>\n\n</think>\n\nfine<|im_end|>"]])
+
     def test_a_header_that_the_template_does_not_ask_with_is_refused(self):
         # As Zephyr's, which asks behind a message alone, and here there is none before the answer.
         self.model(byte_tokenizer(), (
@@ -400,7 +414,8 @@ class RowsTest(PrepareChatsTest):
         lines = self.words(4, 7)
         self.output.unlink(missing_ok=True)
         self.assert_refused(self.call(self.file(*lines), sequence=5, more=["--too-long", "cut"]),
-                            "line 2: nothing to learn: none of the first 5 of the 7 tokens")
+                            "line 2: nothing to learn: none of the first 5 of the 7 tokens",
+                            "take a larger --sequence, or --too-long drop")
         self.assert_refused(self.call(self.file(*lines), sequence=3, more=["--too-long", "drop"]),
                             "no document is left: all 2", "--sequence 3")
 
@@ -542,7 +557,8 @@ class ErrorsTest(PrepareChatsTest):
                               (["--dtype", "auto"], "--dtype goes with --text"),
                               (["--pad", "--pack"], "not allowed with"),
                               (["--text", "a"], "not allowed with"),
-                              (["--sequence", "1"], "1 is less than 2")):
+                              (["--sequence", "1"], "1 is less than 2"),
+                              (["--sequence", "99999999"], "99999999 is more than 1048576")):
             self.assert_refused(self.call(good, more=more), message)
         for more, message in (([], "--messages needs --sequence"),
                               (["--too-long", "cut"], "--too-long goes with --messages"),

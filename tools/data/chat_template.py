@@ -96,8 +96,8 @@ class ChatTemplate:
                                 f"{turn[at:at + 20]!r}, and asks with {header[at:at + 20]!r}")
             start = len(header)
             # Calls of tools stand behind the content, so the end of the content ends nothing.
-            behind = None if messages[index].get("tool_calls") else _behind_content(
-                turn, start, messages[index]["content"].strip())
+            behind = None if messages[index].get("tool_calls") else self._behind_content(
+                place, messages[:index + 1], turn, start)
             if behind is None and header == self._apply(place, messages[:index], False):
                 raise DataError(f"{place}: messages[{index}]: the chat template does not ask for "
                                 "an answer here (add_generation_prompt adds nothing), so what it "
@@ -141,6 +141,18 @@ class ChatTemplate:
                                      add_generation_prompt=asks_for_an_answer,
                                      **self._special_tokens)
 
+    def _behind_content(self, place, messages, turn, start):
+        """Returns where the content of the last message ends in `turn`, the text of all of them.
+
+        It is at `start`, but for white space. None: it is not. An empty content is where another
+        would be: a template may write thoughts before it.
+        """
+        content = messages[-1]["content"].strip()
+        if content:
+            return _behind(turn, start, content)
+        other = self._apply(place, [*messages[:-1], {**messages[-1], "content": "a"}], False)
+        return None if _behind(other, start, "a") is None else start
+
     def _end_of_answer(self, turn, start, behind):
         """Returns where the last answer of a text ends. It starts at `start`, its content ends at
         `behind`, or the template rewrites the content or adds calls of tools, and that is None.
@@ -162,10 +174,8 @@ class ChatTemplate:
         return len(turn)
 
 
-def _behind_content(turn, start, content):
+def _behind(turn, start, content):
     """Returns where content ends that stands at `start`, but for white space. None: it does not."""
-    if not content:
-        return start
     at = _behind_white_space(turn, start)
     return at + len(content) if turn.startswith(content, at) else None
 

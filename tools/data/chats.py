@@ -65,5 +65,6 @@ def _fitting(documents, options, counts):
             kept = "" if num_tokens <= options.sequence else (
                 f"first {options.sequence} of the ")
             raise DataError(f"{document.place}: nothing to learn: none of the {kept}{num_tokens} "
-                            "tokens can be predicted as part of an answer")
+                            "tokens can be predicted as part of an answer"
+                            f"{': take a larger --sequence, or --too-long drop' if kept else ''}")
         yield document
