@@ -175,7 +175,7 @@ class KindsTest(PrepareLabelsTest):
 
     def test_several_labels_are_a_row_of_zeros_and_ones(self):
         tensors, metadata = self.prepare(line("w1", ["b", "a"]), line("w2", []),
-                                         line("w3", ["c", "c"]), sequence=8)
+                                         line("w3", ["c"]), sequence=8)
         self.assertEqual(tensors["labels"].tolist(), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
         self.assertEqual(tensors["labels"].dtype, numpy.float32)
         self.assertEqual((metadata["problem_type"], metadata["num_labels"], metadata["names"]),
@@ -313,6 +313,8 @@ class ErrorsTest(PrepareLabelsTest):
                 (line("w1", 1, ""), ": text_pair: empty"),
                 ({"text": "w1"}, ": label: missing"),
                 (line("w1", None), ": label: null"),
+                (line("w1", ""), ": label: empty"),
+                (line("w1", " \n"), ": label: empty"),
                 (line("w1", True), ": label: expected a text or an integer", "found True"),
                 (line("w1", {"a": 1}), ": label: expected", "found {'a': 1}"),
                 (line("\ud83d", 1), ": text: '\\ud83d' is half a character")):
@@ -328,6 +330,8 @@ class ErrorsTest(PrepareLabelsTest):
                 (1, [1], "expected a text or an integer", "found [1]"),
                 ([1], 1, "expected a list of texts or integers (several-labels), found 1"),
                 ([1], [0.5], "expected a list of texts or integers", "found [0.5]"),
+                ([1], [0, 1, 1, 0], "0 stands twice in a list", "has no 0 or 1 for each"),
+                (["good"], ["good", ""], ": label: empty"),
                 (0.5, "good", "expected a number or a list of numbers (regression), found 'good'"),
                 (0.5, [], "expected a number or a list of numbers"),
                 (0.5, [1, 2.0], "it has 2 values, and the first label has 1")):

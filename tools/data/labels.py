@@ -105,8 +105,13 @@ class LabelSurvey:
         if self._problem == "regression":
             self._add_values(place, _listed(label))
             return
-        for part in _listed(label):
+        parts = _listed(label)
+        for part in parts:
             self._add_part(place, part)
+        if len(set(parts)) < len(parts):
+            twice = next(part for part in parts if parts.count(part) > 1)
+            raise DataError(f"{place}: label: {_short(twice)} stands twice in a list: it names the "
+                            "labels that the text has, and has no 0 or 1 for each that there is")
 
     def result(self):
         """Returns the Labels of all that was added."""
@@ -158,6 +163,8 @@ class LabelSurvey:
 
     def _add_part(self, place, part):
         is_text = isinstance(part, str)
+        if is_text and (not part or part.isspace()):
+            raise DataError(f"{place}: label: empty")
         if self._are_texts is None:
             self._are_texts = is_text
         if is_text != self._are_texts:
