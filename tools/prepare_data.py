@@ -45,6 +45,9 @@ from data.progress import Progress
 from data.text_tokens import write_tokens
 
 
+MOST_TOKENS = 1 << 20  # Of a row: a longer one is taken for a mistake.
+
+
 def prepare_text(options, progress):
     """Writes the tokens of --text, and returns what is said about them."""
     dtype = None if options.dtype in (None, "auto") else getattr(numpy, options.dtype)
@@ -129,7 +132,8 @@ def size_of_files(paths):
 def size_of_file(path):
     with naming_file(path):
         if not path.is_file():
-            raise DataError(f"{path}: no such file")
+            raise DataError(f"{path}: it is no regular file, so nobody knows how long it is"
+                            if path.exists() else f"{path}: no such file")
         return path.stat().st_size
 
 
@@ -156,10 +160,12 @@ SOURCES = {
 
 
 def parser():
-    def at_least(smallest):
+    def at_least(smallest, largest=None):
         def number(text):
             if int(text) < smallest:
                 raise argparse.ArgumentTypeError(f"{text} is less than {smallest}")
+            if largest is not None and int(text) > largest:
+                raise argparse.ArgumentTypeError(f"{text} is more than {largest}")
             return int(text)
         return number
 
@@ -189,7 +195,7 @@ def parser():
     text.add_argument("--dtype", choices=["auto", "uint16", "uint32"],
                       help="auto, the default: uint16 when the vocabulary fits")
     rows = result.add_argument_group("with --messages, --labels and --masked")
-    rows.add_argument("--sequence", type=at_least(2), metavar="TOKENS",
+    rows.add_argument("--sequence", type=at_least(2, MOST_TOKENS), metavar="TOKENS",
                       help="the length of each row")
     rows.add_argument("--too-long", choices=["error", "drop", "cut"],
                       help="what becomes of an input longer than a row (default: error)")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/prepare_data.py as its users call it: as a program."""
+import json
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ import unittest
 
 import numpy
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "tools/prepare_data.py"
 sys.path.insert(0, str(PROGRAM.parent))
@@ -115,6 +116,36 @@ class PrepareDataTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(numpy.load(self.output).tolist(), expected)
 
+    def test_a_folder_without_a_tokenizer_is_refused(self):
+        text, empty = self.text(self.line), self.folder / "empty"
+        empty.mkdir()
+        for kind in ("gpt2", "bert", "gemma", "qwen2"):
+            (empty / "config.json").write_text(json.dumps({"model_type": kind}))
+            with self.subTest(kind):
+                self.assert_refused(self.call(text, tokenizer=empty), f"{empty} has no tokenizer")
+
+    def test_what_stands_before_a_text_stands_at_the_beginning_of_each_file_alone(self):
+        metaspace, spaces = pre_tokenizers.Metaspace(), normalizers.Replace(" ", "▁")
+        for normalizer, pre_tokenizer in (
+                (None, metaspace), (None, pre_tokenizers.Sequence([metaspace])),
+                (normalizers.Sequence([normalizers.Prepend("▁"), spaces]), None),
+                (None, pre_tokenizers.ByteLevel(add_prefix_space=True))):
+            with self.subTest(normalizer=normalizer, pre_tokenizer=pre_tokenizer):
+                characters = {character: i for i, character in enumerate("helowrd▁ĠĊ\n")}
+                tokenizer = tokenizers.Tokenizer(models.BPE(vocab=characters, merges=[]))
+                tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+                tokenizer.save(str(self.model / "tokenizer.json"))
+                text = "hello world\n" * 12_000
+                result = self.call(self.text(text), self.text("hold\n", "other.txt"))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                # assertEqual would look for the differences for minutes.
+                self.assertTrue(numpy.array_equal(numpy.load(self.output), [
+                    *tokenizer.encode(text).ids, *tokenizer.encode("hold\n").ids]))
+
+    def test_a_byte_order_mark_is_no_text(self):
+        self.assertEqual(self.call(self.text("\ufeff" + self.line)).returncode, 0)
+        self.assertEqual(numpy.load(self.output).tolist(), self.tokenizer.encode(self.line).ids)
+
     def test_truncation_saved_with_a_tokenizer_does_not_drop_text(self):
         self.tokenizer.enable_truncation(4)
         self.tokenizer.save(str(self.model / "tokenizer.json"))
@@ -127,10 +158,13 @@ class PrepareDataTest(unittest.TestCase):
             content = b"a" * at + b"\xff" + b"b" * 10
             self.assert_refused(self.call(self.text(content)), f"not UTF-8 at byte {at}:", "iconv")
         self.assert_refused(self.call(self.text("aé".encode()[:-1])), "not UTF-8 at byte 1:")
+        self.assert_refused(self.call(self.text("aé".encode("utf-16"))), "not UTF-8 at byte 0:",
+                            "iconv -f utf-16 -t utf-8")
 
     def test_what_cannot_be_read_or_used_is_refused(self):
         text = self.text(self.line)
         self.assert_refused(self.call(self.folder / "none.txt"), "none.txt: no such file")
+        self.assert_refused(self.call(self.folder), f"{self.folder}: it is no regular file")
         self.assert_refused(self.call(text, tokenizer=self.folder / "none"), "no tokenizer at")
         self.assert_refused(self.call(self.text("")), "the text is empty")
         self.assert_refused(self.call(text, more=["--separator", "<eos>"]), "no token '<eos>'")

@@ -153,7 +153,7 @@ class PrepareMaskedTest(PrepareRowsTest):
 
     def test_what_cannot_be_used_is_refused(self):
         path = self.file(b"w1\nw2 \xff\n")
-        self.assert_refused(self.call(path), f"{path}, line 2 is not UTF-8 at byte 3")
+        self.assert_refused(self.call(path), f"{path}, line 2 is not UTF-8 at byte 3", "-f latin1")
         self.assert_refused(self.call(self.file(b" \n\n")), "a.jsonl is empty")
         self.assert_refused(self.call(self.folder / "none"), "none: no such file")
         self.assert_refused(self.call("/proc/self/mem"), "/proc/self/mem: Input/output error")

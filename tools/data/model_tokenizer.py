@@ -69,9 +69,14 @@ def _load_by_transformers(name, wrong_with_a_folder):
     try:
         import transformers  # Takes a second, and text with a tokenizer.json does without.
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, use_fast=True)
-        tokenizer.backend_tokenizer  # Slow tokenizers have none, and cannot tell tokens' places.
-        return tokenizer
+        # Slow tokenizers have none, and cannot tell tokens' places.
+        vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     except Exception as error:  # It raises whatever files, the Hub or the network make it raise.
         where = wrong_with_a_folder if is_folder else (
             "is neither a file nor a folder here, and the Hugging Face Hub did not give it")
         raise DataError(f"{name} {where}: {first_line(error)}") from error
+    # Of a folder without its files transformers makes one that knows special tokens alone.
+    if not vocabulary.keys() - set(tokenizer.all_special_tokens):
+        raise DataError(f"{name} has no tokenizer: neither a tokenizer.json nor the files of an "
+                        "older one, such as vocab.txt or tokenizer.model")
+    return tokenizer

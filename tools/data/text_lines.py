@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of a UTF-8 file, each with its place for errors to name."""
+import codecs
 import typing
 
 from .data_error import DataError, naming_file
@@ -32,9 +33,16 @@ def read_text_lines(path, wanted, progress):
         raise DataError(f"{path} is empty: there is no {wanted} in it")
 
 
+def how_to_convert(begin):
+    """Returns what makes UTF-8 of a file that is none, and that begins with these bytes."""
+    is_utf16 = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return f"iconv -f {'utf-16' if is_utf16 else 'latin1'} -t utf-8"
+
+
 def _text_of(line, number, place):
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{place} is not UTF-8 at byte {error.start} of the line: convert the "
-                        "file, for example with iconv -f latin1 -t utf-8") from error
+        raise DataError(f"{place} is not UTF-8 at byte {error.start} of the line: convert the file, "
+                        f"for example with {how_to_convert(line if number == 1 else b'')}"
+                        ) from error
