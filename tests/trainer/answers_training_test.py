@@ -23,6 +23,13 @@ PADDING = 3
 ERROR = 1
 
 
+# Documents of up to 16 tokens have the one frequencies, and rows the other.
+LONGROPE = {"original_max_position_embeddings": 16,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 1000.0,
+                                "short_factor": [1 + pair / 10 for pair in range(16)],
+                                "long_factor": [3.0 + pair for pair in range(16)]}}
+
+
 def make_examples(seed, count=ROWS, shortest=4):
     """Documents of several lengths, of which the first fills a row, with from one to almost all of their tokens being
     answers: (token, is answer)."""
@@ -177,10 +184,11 @@ class AnswersTest(RanksTestCase):
         self.assertLess(rows, 7)
         self.assertTrue((arrays["documents"] == 0).any(), "no padding")
         joined = save(self.directory / "joined.safetensors", arrays, layout="pack")
-        # Learned positions, rotated heads, windows, capped scores, experts.
-        for name in ("gpt2", "opt", "llama", "mistral", "gemma2", "qwen3_moe"):
+        # Learned positions, rotated heads, windows, capped scores, experts, frequencies for each length.
+        for name in ("gpt2", "opt", "llama", "mistral", "gemma2", "qwen3_moe", "phi3"):
             with self.subTest(name):
-                keys = self.keys(self.without_dropout(name)[0], epsilon=EPSILON, order="sequential")
+                model, _ = self.without_dropout(name, **(LONGROPE if name == "phi3" else {}))
+                keys = self.keys(model, epsilon=EPSILON, order="sequential")
                 ends = [metrics(self.train(f"{name}_{which}", **{**keys, **files})) for which, files in (
                     ("joined", {"data": joined, "batch": rows, "eval_data": joined}),
                     ("apart", {"data": apart, "batch": len(examples), "eval_data": apart}))]
@@ -238,7 +246,8 @@ class AnswersTest(RanksTestCase):
     def test_rows_of_another_length_are_refused(self):
         self.check_refused(f"chats.safetensors has rows of {SEQUENCE} tokens", "sequences of 16",
                            f"--sequence {SEQUENCE}", sequence=16)
-        self.check_refused("--eval-data", f"eval.safetensors has rows of {SEQUENCE} tokens", "sequences of 48",
+        self.check_refused("--eval-data", f"eval.safetensors has rows of {SEQUENCE} tokens",
+                           "sequences of 48: prepare the data with --sequence 48",
                            data=MODELS / "tokens.npy", eval_data=self.eval_data, sequence=48)
         longer = save(self.directory / "longer.safetensors", arrays_of(self.examples, sequence=100))
         self.check_refused("longer.safetensors: a row of 100 tokens", "64 positions", data=longer)
@@ -286,7 +295,11 @@ class AnswersTest(RanksTestCase):
                                       ("ulysses", 2, {"sequence_parallel": "ulysses"})):
             with self.subTest(name):
                 self.assert_close(self.losses(self.ranks(num_ranks, name, **two, **more)), self.losses(one), 1e-5)
-        self.all_refused(1, [(2, "--sequence-parallel ring does not keep apart", {**keys, "sequence_parallel": "ring"})])
+        ring = {"sequence_parallel": "ring"}
+        longrope, _ = self.without_dropout("phi3", **LONGROPE)
+        self.all_refused(1, [(2, "--sequence-parallel ring does not keep apart", {**keys, **ring}),
+                             (2, "--sequence-parallel ring would count to the lengths",
+                              {**self.keys(longrope), **ring})])
 
     @unittest.skipUnless(os.environ.get("GEMINI_MPIRUN"), "built without MPI")
     def test_ranks_that_share_rows_train_as_one_process_does(self):

@@ -29,12 +29,13 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxIndexBytes = 64 << 20;  // Enough for a model of a million tensors.
 // What transformers may write beside config.json and the weights.
-constexpr std::array<const char*, 12> kCompanions = {"generation_config.json",
+constexpr std::array<const char*, 13> kCompanions = {"generation_config.json",
                                                      "tokenizer.json",
                                                      "tokenizer_config.json",
                                                      "special_tokens_map.json",
                                                      "added_tokens.json",
                                                      "vocab.json",
+                                                     "vocab.txt",
                                                      "merges.txt",
                                                      "tokenizer.model",
                                                      "spiece.model",

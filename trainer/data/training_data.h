@@ -64,7 +64,8 @@ class TrainingData {
   // Returns what the file is now. Reads its ends.
   absl::StatusOr<TokenFingerprint> Fingerprint() const;
 
-  // Reads every row, as the files' own checks do. `sees_padding`: attention looks at later tokens.
+  // Reads every row, as the files' own checks do. `sees_padding`: padding behind a text makes a
+  // difference to it.
   absl::Status CheckRows(const RowNeeds& needs, bool sees_padding);
 
  private:

@@ -120,6 +120,15 @@ absl::Status CheckSequence(absl::string_view what, int64_t sequence, const Model
   return absl::OkStatus();
 }
 
+// Whether padding would make a text count as a longer one, for which the frequencies of positions
+// are others.
+bool CountsPadding(const ModelSpec& spec, int64_t sequence) {
+  return std::ranges::any_of(spec.kinds, [sequence](const BlockKind& kind) {
+    return kind.rotary.has_value() && kind.rotary->scaling == RotarySpec::Scaling::kLongRope &&
+           sequence > kind.rotary->original_positions;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& path,
@@ -137,10 +146,12 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
           absl::StrCat("--sequence ", config.sequence, ": the model makes ", sequence,
                        " tokens of each image, and no other number: leave --sequence out"));
     }
+    // --data has set it before --eval-data is opened.
+    const std::string other =
+        key == "--data" ? absl::StrCat("give --sequence ", sequence, ", or ") : "";
     return absl::InvalidArgumentError(absl::StrCat(
         key, " ", path, " has rows of ", sequence, " tokens, and the run has sequences of ",
-        config.sequence, ": give --sequence ", sequence, ", or prepare the data with --sequence ",
-        config.sequence));
+        config.sequence, ": ", other, "prepare the data with --sequence ", config.sequence));
   }
   GEMINI_RETURN_IF_ERROR(CheckSequence(
       absl::StrCat(key, " ", path, ": a row of ", sequence, " tokens"), sequence, spec));
@@ -155,14 +166,18 @@ absl::StatusOr<TrainingData> OpenData(absl::string_view key, const std::string& 
        .image = spec.image,
        .num_sequences = spec.pair_trunk.has_value() ? spec.pair_trunk->num_sequences : 0,
        .task = spec.task},
-      /*sees_padding=*/!spec.attention.causal));
+      /*sees_padding=*/!spec.attention.causal || CountsPadding(spec, sequence)));
   // Steps and evaluations are foretold alike, by what needs more memory.
   config.has_documents |= data.has_documents();
   if (data.has_documents() && spec.task.kind == TaskKind::kCausal &&
       config.sequence_parallel == "ring") {
     return absl::UnimplementedError(absl::StrCat(
-        key, " ", path, " has several documents in a row, which --sequence-parallel ring does not ",
-        "keep apart: take ulysses, or prepare the data with --pad"));
+        key, " ", path,
+        data.examples()->rows().is_packed()
+            ? " has several documents in a row, which --sequence-parallel ring does not keep "
+              "apart: take ulysses, or prepare the data with --pad"
+            : " has padding, which --sequence-parallel ring would count to the lengths that the "
+              "model's frequencies are for: take ulysses, or shorter rows"));
   }
   return data;
 }

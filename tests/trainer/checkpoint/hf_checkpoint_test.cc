@@ -297,6 +297,7 @@ TEST_F(HfCheckpointTest, ASavedCheckpointKeepsConfigTypeAndTokenizer) {
   WriteModel(SafetensorsDtype::kF16);
   WriteText("tokenizer.json", "{\"a\":1}");
   WriteText("generation_config.json", "{}");
+  WriteText("vocab.txt", "[PAD]");
   WriteText("training.log", "not ours");
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(directory_));
   // What is saved is what was there when the checkpoint was opened.
@@ -304,8 +305,9 @@ TEST_F(HfCheckpointTest, ASavedCheckpointKeepsConfigTypeAndTokenizer) {
   WriteText("tokenizer.json", "another");
   const std::string target = root_ + "/saved/";
   ASSERT_OK(Save(source, target, {}));
-  EXPECT_THAT(Names(target), UnorderedElementsAre("config.json", "model.safetensors",
-                                                  "tokenizer.json", "generation_config.json"));
+  EXPECT_THAT(Names(target),
+              UnorderedElementsAre("config.json", "model.safetensors", "tokenizer.json",
+                                   "generation_config.json", "vocab.txt"));
   EXPECT_EQ(ReadText(target + "config.json"), kTied);
   EXPECT_EQ(ReadText(target + "tokenizer.json"), "{\"a\":1}");
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint saved, HfCheckpoint::Open(target));
