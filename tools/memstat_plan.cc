@@ -341,6 +341,14 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
                    "A GPU's part of its node's way out, each direction, e.g. 20GiB/s; default: "
                    "that of the vendor's nodes")
       ->needs(ranks);
+  CLI::Option* const measured = plan->add_option(
+      "--measured", flags.measured,
+      "Of --ranks on processors: what gemini-bench ranks measured of this machine, a file");
+  measured->needs(ranks);
+  for (const char* const name : {"--gpu", "--tflops", "--memory-bandwidth", "--pcie", "--costs",
+                                 "--kernel-time", "--gpus-per-node", "--link", "--network"}) {
+    measured->excludes(plan->get_option(name));
+  }
   CLI::Option* const search = plan->add_flag(
       "--search", flags.search, "Find the fastest way in which the ranks can share the work");
   search->needs(ranks);

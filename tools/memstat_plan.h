@@ -57,6 +57,8 @@ struct PlanFlags {
   // How many ranks train together. 0 stands for one, whose placement is simulated.
   int64_t ranks = 0;
   int64_t gpus_per_node = 8;
+  // A file of gemini-bench ranks: the rates of a processor's ranks in place of a GPU's.
+  std::string measured;
   std::string link;            // How fast a rank sends to others of its node, and
   std::string network;         // to other nodes.
   bool search = false;         // For the best mesh, with any micro-batches that make up a step.

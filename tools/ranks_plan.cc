@@ -2,6 +2,7 @@
 #include "tools/ranks_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "policies/scaling/mesh_fit.h"
 #include "policies/scaling/mesh_search.h"
 #include "tools/gpu_table.h"
+#include "tools/rank_rates.h"
 #include "tools/ranks_view.h"
 #include "trainer/config/mesh_of_keys.h"
 #include "trainer/families/hf_config.h"
@@ -43,6 +45,27 @@ absl::StatusOr<policies::ParameterBytes> BytesOf(const PlanFlags& flags, Element
   const auto kinds = static_cast<double>(TrainableKinds({precision, *optimizer, *moments}).size());
   return policies::ParameterBytes{
       .parameter = element, .gradient = element, .states = element * (kinds - 2)};
+}
+
+// Puts the rates that were measured where flags name a GPU's. The ranks are on one machine, and
+// what leaves DEVICE is copied there.
+absl::Status ApplyRates(const RankRates& rates, PlanFlags& flags) {
+  if (!flags.precision.empty() && flags.precision != ElementTypeName(ElementType::kFp32)) {
+    return absl::InvalidArgumentError(absl::StrCat("--precision ", flags.precision,
+                                                   ": --measured has rates of processors in fp32"));
+  }
+  if (flags.device.empty()) {
+    return absl::InvalidArgumentError(
+        "--device is missing: how much memory plays DEVICE of each rank, e.g. --device 1GiB");
+  }
+  const auto in_words = [](double rate) { return absl::StrCat(std::llround(rate), "/s"); };
+  flags.gpu = kCpu;
+  flags.gpus_per_node = flags.ranks;
+  flags.tflops = rates.compute.flops_per_second / 1e12;
+  flags.memory_bandwidth = in_words(rates.compute.memory_bytes_per_second);
+  flags.pcie = flags.memory_bandwidth;
+  flags.kernel_ns = rates.compute.kernel_ns;
+  return absl::OkStatus();
 }
 
 // Prints what a run or a search takes. Returns the exit status.
@@ -135,11 +158,24 @@ absl::StatusOr<policies::ParallelRun> ParallelRunOf(const PlanFlags& flags, trai
                                .activation_bytes = static_cast<double>(ElementBytes(precision))};
 }
 
-int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run) {
+int RunRanksPlan(PlanFlags flags, const trainer::RunConfig& run) {
+  std::optional<RankRates> measured;
+  if (!flags.measured.empty()) {
+    absl::StatusOr<RankRates> rates = ReadRankRates(flags.measured, flags.ranks);
+    if (!rates.ok()) return Refuse(rates.status(), 2);
+    if (const absl::Status status = ApplyRates(*rates, flags); !status.ok()) {
+      return Refuse(status, 2);
+    }
+    measured = *rates;
+  }
   const absl::StatusOr<ElementType> precision = PrecisionOf(flags);
   if (!precision.ok()) return Refuse(precision.status(), 2);
-  const absl::StatusOr<policies::RankMachine> machine = RankMachineOf(flags, *precision);
+  absl::StatusOr<policies::RankMachine> machine = RankMachineOf(flags, *precision);
   if (!machine.ok()) return Refuse(machine.status(), 2);
+  if (measured.has_value()) {
+    machine->network.within = measured->link;
+    machine->network.sum_bytes_per_second = measured->sum_bytes_per_second;
+  }
   const absl::StatusOr<trainer::TaskWish> wish = TaskWishOf(run);
   if (!wish.ok()) return Refuse(wish.status(), 1);
   const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model, *wish);

@@ -12,7 +12,7 @@ namespace gemini::tools {
 
 // Prints it. `run` has the keys behind "--", or nothing but defaults. Returns the exit status, as
 // RunPlan does.
-int RunRanksPlan(const PlanFlags& flags, const trainer::RunConfig& run);
+int RunRanksPlan(PlanFlags flags, const trainer::RunConfig& run);
 
 // What a rank is, by the GPU's table and the flags. INVALID_ARGUMENT names the flag.
 absl::StatusOr<policies::RankMachine> RankMachineOf(const PlanFlags& flags, ElementType precision);

@@ -48,12 +48,15 @@ double AllGatherSeconds(double bytes, const GroupPlaces& group, const RankNetwor
 }
 
 double ReduceScatterSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
-  return AllGatherSeconds(bytes, group, network);
+  const double parts_of_others = Count(group.num_ranks - 1) / Count(group.num_ranks);
+  return AllGatherSeconds(bytes, group, network) +
+         bytes * parts_of_others / network.sum_bytes_per_second;
 }
 
 double AllReduceSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network) {
   if (group.num_ranks == 1) return 0;
-  const double ring = 2 * AllGatherSeconds(bytes, group, network);
+  const double ring =
+      ReduceScatterSeconds(bytes, group, network) + AllGatherSeconds(bytes, group, network);
   // Up and down, through the ranks of a node and then through the nodes. Each of the two trees has
   // half of the bytes, and each rank is inside one of them.
   const auto levels = [](int64_t ranks) {
@@ -61,7 +64,8 @@ double AllReduceSeconds(double bytes, const GroupPlaces& group, const RankNetwor
   };
   const double trees = 2 * (levels(group.ranks_on_node) * network.within.latency_seconds +
                             levels(group.num_nodes) * network.between.latency_seconds +
-                            bytes / RingRate(group, network));
+                            bytes / RingRate(group, network)) +
+                       bytes / network.sum_bytes_per_second;
   return std::min(ring, trees);
 }
 

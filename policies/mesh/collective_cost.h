@@ -12,6 +12,7 @@
 // Pure.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "absl/types/span.h"
 
@@ -27,6 +28,9 @@ struct RankNetwork {
   int64_t ranks_per_node = 1;
   RankLink within;   // To another rank of its node.
   RankLink between;  // To a rank of another node: its part of the node's way out.
+  // How many bytes of others a rank adds to its own a second, when they have come. NCCL adds them
+  // while they come, and processors do not.
+  double sum_bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
 // How the ranks of a group lie on nodes.
@@ -40,6 +44,7 @@ struct GroupPlaces {
 GroupPlaces PlacesOf(absl::Span<const int64_t> ranks, int64_t ranks_per_node);
 
 // Each rank gets all parts, or the sum of its own part. `bytes` is the size of all parts together.
+// Sums are added up behind what is sent.
 double AllGatherSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
 double ReduceScatterSeconds(double bytes, const GroupPlaces& group, const RankNetwork& network);
 // Each rank gets the sum of all. By a ring, or by two trees where that is faster.

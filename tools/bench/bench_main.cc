@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main of gemini-bench. The first argument may name what is no benchmark of Google's library
-// and has a table as its result: a search, which is a script of this folder, or what others claim.
+// and has a result of its own: what scripts of this folder find out by runs of gemini-train, what
+// one of several ranks measures for them, or what others claim.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -11,14 +12,18 @@
 
 #include "absl/strings/string_view.h"
 #include "tools/published_claims.h"
+#ifdef GEMINI_PYTHON
+#include "tools/bench/rank_rates_job.h"
+#endif
 
 namespace {
 
 #ifdef GEMINI_PYTHON
 // Returns if the script cannot be started.
-int RunLongestSequence(int argc, char** argv) {
-  std::vector<std::string> words = {
-      GEMINI_PYTHON, GEMINI_SOURCE_DIR "/tools/bench/longest_sequence.py", "--train", GEMINI_TRAIN};
+int RunScript(const char* script, int argc, char** argv) {
+  std::vector<std::string> words = {GEMINI_PYTHON,
+                                    std::string(GEMINI_SOURCE_DIR "/tools/bench/") + script,
+                                    "--train", GEMINI_TRAIN};
   // Without MPI there is none, and modes of one rank remain.
   const std::string mpirun = GEMINI_MPIRUN;
   if (!mpirun.empty()) words.insert(words.end(), {"--mpirun", mpirun});
@@ -42,12 +47,13 @@ int PrintClaims() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const absl::string_view first = argc > 1 ? argv[1] : "";
 #ifdef GEMINI_PYTHON
-  if (argc > 1 && absl::string_view(argv[1]) == "longest-sequence") {
-    return RunLongestSequence(argc, argv);
-  }
+  if (first == "longest-sequence") return RunScript("longest_sequence.py", argc, argv);
+  if (first == "ranks") return RunScript("ranks.py", argc, argv);
+  if (first == "rank-rates") return gemini::bench::RunRankRates();
 #endif
-  if (argc > 1 && absl::string_view(argv[1]) == "claims") return PrintClaims();
+  if (first == "claims") return PrintClaims();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -12,14 +12,14 @@ Prints a table, a mode a line, and then the same as one line of JSON. Any other 
 """
 import argparse
 import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 
-HERE = pathlib.Path(__file__).resolve().parent
+from rank_runs import BenchError, failure, launch, make_model
+
 # Each mode's ranks, and what gemini-train is told. The first one is what the others are compared to.
 MODES = {
     "none": (1, []),
@@ -34,15 +34,7 @@ MOST = 1 << 20  # Tokens; the positions of the model, and gemini-train takes no 
 # Its parameters need 0.6 MB: nearly all of DEVICE is for what grows with the sequence. Four ranks divide its heads.
 MODEL = dict(model_type="llama", vocab_size=512, max_position_embeddings=MOST, hidden_size=64, intermediate_size=176,
              num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=8)
-# All ranks are on this machine: mpirun looks for no network. Ranks of a run that is refused are killed at once.
-MPIRUN_FLAGS = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "ob1",
-                "--mca", "odls_base_sigkill_timeout", "0"]
 TOO_SMALL = re.compile(r"DEVICE is .* too small")
-TIMEOUT_S = 1800
-
-
-class BenchError(Exception):
-    """What ends the search; the text is the whole message."""
 
 
 def longest(trains, most=MOST):
@@ -63,29 +55,20 @@ class Search:
 
     def __init__(self, train, mpirun, folder, device_memory):
         self.train, self.mpirun, self.folder, self.device_memory = train, mpirun, folder, device_memory
-        made = subprocess.run([sys.executable, HERE / "families_baseline.py", "make", json.dumps(MODEL), folder,
-                               "--rows", "1", "--sequence", str(MOST)], capture_output=True, text=True,
-                              env=dict(os.environ, HF_HUB_OFFLINE="1"))
-        if made.returncode != 0:
-            raise BenchError(f"making the model failed: {made.stderr.strip()[-600:]}")
+        make_model(MODEL, folder, rows=1, sequence=MOST)
 
     def trains(self, mode, sequence):
         num_ranks, flags = MODES[mode]
-        launcher = [self.mpirun, *MPIRUN_FLAGS, "-n", str(num_ranks)] if num_ranks > 1 else []
-        done = subprocess.run(
-            [*launcher, self.train, "--model", self.folder / "model", "--data", self.folder / "data.npy",
-             "--output", self.folder / "run", "--overwrite", "--no-save", "--steps", "2", "--batch", "1",
-             "--sequence", str(sequence), "--threads", "1", "--log-level", "warning",
-             "--device-memory", self.device_memory, *flags],
-            capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-            env=dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
+        done = launch(self.mpirun, num_ranks, [
+            self.train, "--model", self.folder / "model", "--data", self.folder / "data.npy",
+            "--output", self.folder / "run", "--overwrite", "--no-save", "--steps", "2", "--batch", "1",
+            "--sequence", sequence, "--threads", "1", "--log-level", "warning",
+            "--device-memory", self.device_memory, *flags])
         # One rank refuses what it foretells with 1, several what one of them meets with 75.
         if done.returncode in (1, 75) and TOO_SMALL.search(done.stderr):
             return False
         if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.startswith("gemini-train: ")]
-            raise BenchError(f"{mode}, {sequence} tokens: gemini-train ended with {done.returncode}: "
-                             f"{said[0] if said else done.stderr.strip()[-600:]}")
+            raise BenchError(f"{mode}, {sequence} tokens: {failure(done, 'gemini-train')}")
         return True
 
 

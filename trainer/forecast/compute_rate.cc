@@ -29,44 +29,52 @@ constexpr Sizes kOfGpu = {.width = 2048, .elements = 16 << 20, .kernels_in_turn 
 // one did, updates were foretold to be ten times as fast as they were.
 constexpr int64_t kHostElements = 32 << 20;
 
-// How long an operator is measured.
-constexpr std::chrono::milliseconds kTime(50);
-// How long one of 16 elements is, which takes microseconds and no second processor.
-constexpr std::chrono::milliseconds kKernelTime(5);
+// For how long an operator runs again and again, and what is taken of its runs.
+struct Timing {
+  std::chrono::milliseconds time;
+  bool takes_mean = false;
+};
+// The fastest run: others' work and first touches only slow them. Where another process had one of
+// two processors, products of some milliseconds in all were ten times as slow.
+constexpr Timing kFastest = {std::chrono::milliseconds(50)};
+// An operator of 16 elements takes microseconds and no second processor.
+constexpr Timing kFastestKernel = {std::chrono::milliseconds(5)};
+// The mean, over many of the slices of time in which processes get a processor.
+constexpr Timing kMean = {std::chrono::milliseconds(400), /*takes_mean=*/true};
 
-// Of many runs the fastest: others' work and first touches only slow them. Where another process
-// had one of two processors, products of some milliseconds in all were ten times as slow.
 template <typename Work>
-double LeastSeconds(c10::Device device, int64_t in_turn, Work&& work,
-                    std::chrono::milliseconds time = kTime) {
+double SecondsOf(c10::Device device, int64_t in_turn, Work&& work, const Timing& timing) {
   constexpr int kLeastRuns = 8;
   const auto finish = [device] {
     if (device.is_cpu()) return;
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   };
-  double least = 1e9;
+  double least = 1e9, sum = 0;
+  int run = 0;
   const auto begin = std::chrono::steady_clock::now();
-  for (int run = 0; run < kLeastRuns || std::chrono::steady_clock::now() - begin < time; ++run) {
+  for (; run < kLeastRuns || std::chrono::steady_clock::now() - begin < timing.time; ++run) {
     finish();
     const auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < in_turn; ++i) work();
     finish();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    least = std::min(least, taken.count() / static_cast<double>(in_turn));
+    const double seconds = taken.count() / static_cast<double>(in_turn);
+    least = std::min(least, seconds);
+    sum += seconds;
   }
-  return std::max(least, 1e-9);
+  return std::max(timing.takes_mean ? sum / run : least, 1e-9);
 }
 
 // Returns how long a sum of two tensors of so many elements takes.
-double SecondsOfSum(c10::Device device, int64_t elements, int64_t in_turn,
-                    std::chrono::milliseconds time = kTime) {
+double SecondsOfSum(c10::Device device, int64_t elements, int64_t in_turn, const Timing& timing) {
   const torch::Tensor from = torch::ones({elements}, torch::device(device));
   torch::Tensor to = torch::zeros({elements}, torch::device(device));
-  return LeastSeconds(
-      device, in_turn, [&] { torch::add_out(to, from, from); }, time);
+  return SecondsOf(
+      device, in_turn, [&] { torch::add_out(to, from, from); }, timing);
 }
 
-ComputeRate Measure(c10::Device device, c10::ScalarType type, const Sizes& sizes) {
+ComputeRate Measure(c10::Device device, c10::ScalarType type, const Sizes& sizes,
+                    const Timing& timing, const Timing& of_kernel) {
   const auto options = torch::dtype(type).device(device);
   const auto [width, elements, in_turn] = sizes;
   ComputeRate rate;
@@ -74,16 +82,17 @@ ComputeRate Measure(c10::Device device, c10::ScalarType type, const Sizes& sizes
     const torch::Tensor a = torch::ones({width, width}, options);
     const torch::Tensor b = torch::ones({width, width}, options);
     torch::Tensor product = torch::zeros({width, width}, options);
-    const double seconds = LeastSeconds(device, in_turn, [&] { torch::mm_out(product, a, b); });
+    const double seconds = SecondsOf(
+        device, in_turn, [&] { torch::mm_out(product, a, b); }, timing);
     const auto side = static_cast<double>(width);
     rate.flops_per_second = 2 * side * side * side / seconds;
   }
   // Both inputs are one tensor. A CPU reads what it will write, too.
   const double bytes = (device.is_cuda() ? 2.0 : 3.0) * sizeof(float);
   rate.memory_bytes_per_second =
-      bytes * static_cast<double>(elements) / SecondsOfSum(device, elements, in_turn);
+      bytes * static_cast<double>(elements) / SecondsOfSum(device, elements, in_turn, timing);
   rate.kernel_ns =
-      static_cast<int64_t>(SecondsOfSum(device, /*elements=*/16, in_turn, kKernelTime) * 1e9);
+      static_cast<int64_t>(SecondsOfSum(device, /*elements=*/16, in_turn, of_kernel) * 1e9);
   return rate;
 }
 
@@ -95,7 +104,8 @@ void MeasureLink(c10::Device gpu, CostModel& costs) {
   torch::Tensor device = torch::zeros({size_bytes}, bytes.device(gpu));
   const auto rate = [&](torch::Tensor& to, const torch::Tensor& from) {
     return static_cast<double>(size_bytes) /
-           LeastSeconds(gpu, /*in_turn=*/4, [&] { to.copy_(from, /*non_blocking=*/true); });
+           SecondsOf(
+               gpu, /*in_turn=*/4, [&] { to.copy_(from, /*non_blocking=*/true); }, kFastest);
   };
   costs.host_to_device = rate(device, host);
   costs.device_to_host = rate(host, device);
@@ -106,7 +116,12 @@ void MeasureLink(c10::Device gpu, CostModel& costs) {
 
 ComputeRate MeasureComputeRate() {
   const torch::NoGradGuard no_grad;
-  return Measure(torch::kCPU, torch::kFloat, kOfCpu);
+  return Measure(torch::kCPU, torch::kFloat, kOfCpu, kFastest, kFastestKernel);
+}
+
+ComputeRate MeasureSharedComputeRate() {
+  const torch::NoGradGuard no_grad;
+  return Measure(torch::kCPU, torch::kFloat, kOfCpu, kMean, kMean);
 }
 
 absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type) {
@@ -118,8 +133,8 @@ absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type) 
   GpuRates rates;
   double host_seconds = 1;
   try {
-    host_seconds = SecondsOfSum(torch::kCPU, kHostElements, /*in_turn=*/1);
-    rates.compute = Measure(gpu, type, kOfGpu);
+    host_seconds = SecondsOfSum(torch::kCPU, kHostElements, /*in_turn=*/1, kFastest);
+    rates.compute = Measure(gpu, type, kOfGpu, kFastest, kFastestKernel);
     MeasureLink(gpu, rates.costs);
     at::getHostAllocator(gpu.type())->empty_cache();
   } catch (const c10::Error& error) {

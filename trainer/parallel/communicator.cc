@@ -313,4 +313,23 @@ std::vector<SentBytes> Communicator::sent() const {
   return all;
 }
 
+SentByKind Communicator::sent_by_kind() const {
+  SentByKind by_kind;
+  for (const SentBytes& one : sent()) {
+    SentOfKind& of_kind = by_kind[std::string(CollectiveKindName(one.kind))];
+    of_kind.operations += one.operations;
+    of_kind.bytes += one.bytes;
+  }
+  return by_kind;
+}
+
+SentByKind SentSince(const SentByKind& before, SentByKind now) {
+  for (const auto& [kind, sent] : before) {
+    now[kind].operations -= sent.operations;
+    now[kind].bytes -= sent.bytes;
+  }
+  std::erase_if(now, [](const auto& kind) { return kind.second == SentOfKind(); });
+  return now;
+}
+
 }  // namespace gemini::trainer

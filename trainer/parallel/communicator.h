@@ -87,6 +87,16 @@ struct SentBytes {
   int64_t bytes = 0;
 };
 
+// The same of all that it was to send of one kind. By the kind's name.
+struct SentOfKind {
+  int64_t operations = 0;
+  int64_t bytes = 0;
+  bool operator==(const SentOfKind&) const = default;
+};
+using SentByKind = std::map<std::string, SentOfKind>;
+// Returns what of `now` was not in `before`, without kinds of which nothing was.
+SentByKind SentSince(const SentByKind& before, SentByKind now);
+
 // A collective that this rank has begun and that is not done.
 struct CollectiveUnderWay {
   CollectiveKind kind = CollectiveKind::kAllGather;
@@ -177,6 +187,7 @@ class Communicator {
   // bytes that goes to each of g - 1 others counts as n (g - 1), as a ring sends it, so that a sum
   // counts its scatter and its gather. A broadcast counts once, at the rank that has the bytes.
   std::vector<SentBytes> sent() const;
+  SentByKind sent_by_kind() const;
 
  protected:
   struct Operation {

@@ -29,6 +29,10 @@ class RankAgreement {
   int64_t num_ranks() const { return communicator_ == nullptr ? 1 : communicator_->num_ranks(); }
   bool is_alone() const { return num_ranks() == 1; }
   bool is_first() const { return rank() == 0; }
+  // What this rank sent, here and elsewhere. It is nothing where the rank is alone.
+  SentByKind sent() const {
+    return communicator_ == nullptr ? SentByKind() : communicator_->sent_by_kind();
+  }
 
   // Returns what each rank has, by rank. `site`: as in Communicator.
   template <typename T>

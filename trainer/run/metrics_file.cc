@@ -105,6 +105,9 @@ std::string ToJson(const StepMetrics& metrics) {
                    {"stall_seconds_by_cause", stalls},
                    {"planned_rounds", metrics.memory.phases.planned_rounds},
                    {"divergences", divergences}});
+  for (const auto& [kind, sent] : metrics.sent) {
+    line["sent"][kind] = Json{{"operations", sent.operations}, {"bytes", sent.bytes}};
+  }
   return line.dump();
 }
 

@@ -17,6 +17,7 @@
 #include "client/session/training_stats.h"
 #include "client/update/optimizer_spec.h"
 #include "gemini/system/unique_fd.h"
+#include "trainer/parallel/communicator.h"
 #include "trainer/tasks/task_metrics.h"
 
 namespace gemini::trainer {
@@ -32,6 +33,7 @@ struct StepMetrics {
   std::string item_name = "tokens";  // Of what the next is: TrainingData::item_name.
   double items_per_second = 0;
   client::TrainingStats memory;  // What was moved and waited for is this step's alone.
+  SentByKind sent = {};          // By this rank in the step; empty where there are no others.
 };
 
 struct EvalMetrics {

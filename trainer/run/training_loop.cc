@@ -323,6 +323,7 @@ void Loop::Account(const client::TrainingStats& usage) {
 
 absl::Status Loop::Step() {
   const absl::Duration start = MonotonicNow();
+  const SentByKind sent_before = parts_.ranks.sent();
   parts_.store.ResetPeaks();
   GEMINI_ASSIGN_OR_RETURN(const LossFactors factors, FactorsOfStep());
   GEMINI_ASSIGN_OR_RETURN(const LossSum own, WithRoom(absl::StrCat("step ", state_.step + 1),
@@ -371,7 +372,8 @@ absl::Status Loop::Step() {
       .seconds = seconds,
       .item_name = std::string(parts_.data.item_name()),
       .items_per_second = static_cast<double>(items) / std::max(seconds, 1e-9),
-      .memory = usage.Since(before_)};
+      .memory = usage.Since(before_),
+      .sent = SentSince(sent_before, parts_.ranks.sent())};
   if (!usage.registration_error.empty() && !std::exchange(told_of_registration_, true)) {
     parts_.log(
         absl::StrCat("copies to the GPU are slower than they could be: ", usage.registration_error,

@@ -52,6 +52,21 @@ TEST(CollectiveCostTest, RingsSendSevenEighthsAmongEightRanks) {
                    2 * AllGatherSeconds(kBytes, kNode, kNetwork));
 }
 
+// Processors add up what has come, seven eighths of it from others.
+TEST(CollectiveCostTest, SumsMayTakeTimeOfTheirOwn) {
+  RankNetwork network = kNetwork;
+  network.sum_bytes_per_second = 10e9;
+  const double adding = 7. / 8 * kBytes / 10e9;
+  EXPECT_EQ(AllGatherSeconds(kBytes, kNode, network), AllGatherSeconds(kBytes, kNode, kNetwork));
+  EXPECT_DOUBLE_EQ(ReduceScatterSeconds(kBytes, kNode, network),
+                   ReduceScatterSeconds(kBytes, kNode, kNetwork) + adding);
+  EXPECT_DOUBLE_EQ(AllReduceSeconds(kBytes, kNode, network),
+                   AllReduceSeconds(kBytes, kNode, kNetwork) + adding);
+  constexpr GroupPlaces kMany = {1024, 128, 8};
+  EXPECT_NEAR(AllReduceSeconds(1024, kMany, network) - AllReduceSeconds(1024, kMany, kNetwork),
+              1024 / 10e9, 1e-9);
+}
+
 TEST(CollectiveCostTest, LatenciesAddUpAlongARing) {
   EXPECT_DOUBLE_EQ(AllGatherSeconds(0, kTwoNodes, kNetwork), 14 * 2e-6 + 8e-6);
   EXPECT_DOUBLE_EQ(AllGatherSeconds(0, kOneOfEachNode, kNetwork), 15 * 8e-6);

@@ -10,13 +10,14 @@ namespace {
 
 // From a small processor that others use, too, to the largest.
 TEST(ComputeRateTest, AProcessorComputesWhatProcessorsDo) {
-  const ComputeRate rate = MeasureComputeRate();
-  EXPECT_GT(rate.flops_per_second, 1e9);
-  EXPECT_LT(rate.flops_per_second, 1e14);
-  EXPECT_GT(rate.memory_bytes_per_second, 1e8);
-  EXPECT_LT(rate.memory_bytes_per_second, 1e13);
-  EXPECT_GT(rate.kernel_ns, 100);
-  EXPECT_LT(rate.kernel_ns, 1'000'000);
+  for (const ComputeRate& rate : {MeasureComputeRate(), MeasureSharedComputeRate()}) {
+    EXPECT_GT(rate.flops_per_second, 1e9);
+    EXPECT_LT(rate.flops_per_second, 1e14);
+    EXPECT_GT(rate.memory_bytes_per_second, 1e8);
+    EXPECT_LT(rate.memory_bytes_per_second, 1e13);
+    EXPECT_GT(rate.kernel_ns, 100);
+    EXPECT_LT(rate.kernel_ns, 1'000'000);
+  }
 }
 
 TEST(ComputeRateTest, WithoutAGpuTheErrorNamesIt) {

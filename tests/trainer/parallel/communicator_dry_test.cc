@@ -21,6 +21,22 @@ TEST(CommunicatorDryTest, ExchangesAreDoneAtOnceAndTouchNoMemory) {
   EXPECT_EQ(me.sent().size(), 3);
 }
 
+TEST(CommunicatorDryTest, WhatWasSentIsAddedUpByKind) {
+  CommunicatorDry me(/*rank=*/0, /*num_ranks=*/4);
+  const auto gather = [&me](int64_t bytes, const char* site) {
+    EXPECT_OK(me.AllGather(me.world(), nullptr, nullptr, bytes, site)->Wait());
+  };
+  gather(1000, "one");
+  gather(10, "other");
+  const SentByKind before = me.sent_by_kind();
+  EXPECT_EQ(before, (SentByKind{{"all-gather", {2, 3030}}}));
+  gather(1, "one");
+  EXPECT_OK(me.Shift(me.world(), nullptr, nullptr, 1000, "shift")->Wait());
+  EXPECT_EQ(SentSince(before, me.sent_by_kind()),
+            (SentByKind{{"all-gather", {1, 3}}, {"shift", {1, 1000}}}));
+  EXPECT_TRUE(SentSince(me.sent_by_kind(), me.sent_by_kind()).empty());
+}
+
 TEST(CommunicatorDryTest, WhatRanksMayNotDoIsRefused) {
   CommunicatorDry me(/*rank=*/0, /*num_ranks=*/2);
   EXPECT_THAT(me.AllGather(me.world(), nullptr, nullptr, -1, "gather")->Wait(),

@@ -90,6 +90,15 @@ TEST_F(MetricsFileTest, WhatATaskTellsIsThereByItsName) {
   EXPECT_FALSE(json.contains("eval_perplexity"));
 }
 
+TEST_F(MetricsFileTest, WhatARankSentIsThereByItsKind) {
+  StepMetrics step = Step(3);
+  EXPECT_FALSE(nlohmann::json::parse(ToJson(step)).contains("sent"));
+  step.sent = {{"all-gather", {4, 1024}}, {"send", {1, 77}}};
+  EXPECT_EQ(nlohmann::json::parse(ToJson(step))["sent"],
+            (nlohmann::json{{"all-gather", {{"operations", 4}, {"bytes", 1024}}},
+                            {"send", {{"operations", 1}, {"bytes", 77}}}}));
+}
+
 TEST_F(MetricsFileTest, BytesOfExpertsAreThereWhereTheyWereRouted) {
   EvalMetrics evaluation = {3, 1.5, kPerplexity};
   EXPECT_FALSE(nlohmann::json::parse(ToJson(evaluation)).contains("expert_fetch_bytes"));

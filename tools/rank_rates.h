@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each rank of one machine computes and exchanges a second while all of them do the same:
+// `gemini-bench ranks` measures it, and `memstat plan --measured` takes it in place of the table of
+// GPUs. A file has a line of JSON for each number of ranks that was measured.
+// Units:  bytes, seconds, nanoseconds; of one rank.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "policies/mesh/collective_cost.h"
+#include "trainer/forecast/named_trace.h"
+
+namespace gemini::tools {
+
+struct RankRates {
+  int64_t num_ranks = 0;
+  trainer::ComputeRate compute;  // In fp32.
+  policies::RankLink link;       // Of rings through all ranks.
+  double sum_bytes_per_second = 0;
+};
+
+// Returns the line without its end.
+std::string ToJson(const RankRates& rates);
+
+// Returns what the file at `path` says of so many ranks. NOT_FOUND: there is no such file, or it
+// has other numbers of ranks alone, which the message names. INVALID_ARGUMENT: a line is none of
+// ToJson's, or a rate is not above 0; the message has its number.
+absl::StatusOr<RankRates> ReadRankRates(const std::string& path, int64_t num_ranks);
+
+}  // namespace gemini::tools
