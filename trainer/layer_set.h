@@ -126,6 +126,8 @@ struct EqualPart {
 // Which elements of [batch, sequence, width] are in the hidden states between blocks.
 struct HiddenPart {
   EqualPart sequences = {};
+  // The sequences that attention has: as many as those, and in a cube others.
+  EqualPart inner_sequences = {};
   EqualPart tokens = {};  // Of each sequence.
   // A sequence is cut into twice as many slices as it has parts. A part has two of them: the one of
   // its index, and the one that is as far from the end.

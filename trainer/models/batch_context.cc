@@ -117,15 +117,13 @@ torch::Tensor AnglesAt(const torch::Tensor& angles, const torch::Tensor& positio
 }  // namespace
 
 BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
-                              int64_t sequence, const torch::TensorOptions& options,
-                              SharedDocuments documents) {
+                              int64_t sequence, int64_t longest,
+                              const torch::TensorOptions& options, SharedDocuments documents) {
   BatchContext context;
   context.sequence = sequence;
   context.documents = std::move(documents);
-  int64_t longest = sequence;
   torch::Tensor positions;
   if (context.documents != nullptr) {
-    longest = context.documents->longest();
     positions = context.documents->Positions(sequence).to(options.device());
   }
   for (const BlockKind& kind : kinds) {

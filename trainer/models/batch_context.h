@@ -41,12 +41,14 @@ struct BatchContext {
   ExpertRouting experts = {};
   std::optional<DropoutDraw> dropout = {};  // Absent in evaluation, where nothing is dropped.
   int64_t sequence = 0;                     // Tokens of a row; a part of them may be here.
-  SharedDocuments documents = {};           // The rows that are here have these.
+  SharedDocuments documents = {};           // Of the rows that attention has here.
 };
 
-// Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.
+// Makes the context of rows of `sequence` tokens. `longest` counts the tokens of the longest document
+// of the micro-batch, of which other ranks may have rows, too. `options` are those of the hidden
+// state.
 BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
-                              int64_t sequence, const torch::TensorOptions& options,
-                              SharedDocuments documents = {});
+                              int64_t sequence, int64_t longest,
+                              const torch::TensorOptions& options, SharedDocuments documents = {});
 
 }  // namespace gemini::trainer

@@ -366,13 +366,15 @@ torch::Tensor Transformer::EmbedTokens(const Batch& batch) {
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
   SharedDocuments own = documents();
-  if (own != nullptr && part_.sequences.count > 1) {
-    own = std::make_shared<RowDocuments>(
-        own->RowsFrom(part_.sequences.index * hidden.size(0), hidden.size(0)));
+  const int64_t sequence = hidden.size(1) * part_.tokens.count;
+  const int64_t longest = own != nullptr ? own->longest() : sequence;
+  const EqualPart& rows = part_.inner_sequences;
+  if (own != nullptr && rows.count > 1) {
+    own =
+        std::make_shared<RowDocuments>(own->RowsFrom(rows.index * hidden.size(0), hidden.size(0)));
   }
-  BatchContext context =
-      MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1) * part_.tokens.count,
-                       hidden.options(), std::move(own));
+  BatchContext context = MakeBatchContext(spec_.kinds, spec_.attention.head_size, sequence, longest,
+                                          hidden.options(), std::move(own));
   context.experts = routing();
   context.dropout = dropout();
   return context;

@@ -91,7 +91,9 @@ class GridLayers : public TensorLayers {
   GridLayers(const torch::TensorOptions& options, GridPlan plan);
 
   HiddenPart hidden_part() const override {
-    return {.sequences = plan_.sequences, .width = plan_.width_part};
+    return {.sequences = plan_.sequences,
+            .inner_sequences = plan_.inner_sequences,
+            .width = plan_.width_part};
   }
   std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                   int64_t padding_token) override;

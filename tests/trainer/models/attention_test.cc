@@ -50,7 +50,8 @@ TEST(AttentionTest, HeadsAreSharedInOrderRotatedInPairsAndSeeWhatTheyMay) {
       {.rotary = RotarySpec{.interleaved = true}},
       {.rotary = RotarySpec{.rotated_fraction = 0.7}},  // Four elements of six.
       {.rotary = RotarySpec{.rotated_fraction = 0.7, .interleaved = true}}};
-  const BatchContext context = MakeBatchContext(kinds, kHeadSize, kSequence, torch::kFloat32);
+  const BatchContext context =
+      MakeBatchContext(kinds, kHeadSize, kSequence, kSequence, torch::kFloat32);
   // A window of the sequence's length, or longer, changes nothing.
   const std::vector<RowAttentionOptions> all_options = {{.scale = scale, .window = kSequence},
                                                         {.scale = scale, .window = 2},
@@ -97,9 +98,12 @@ TEST(AttentionTest, DocumentsOfARowAreRotatedAndAttendedToAsAlone) {
            {.scale = 0.3}, {.scale = 0.3, .window = 3}, {.scale = 0.3, .causal = false}}) {
     RowAttentionOptions options = alone;
     options.documents = documents;
-    const torch::Tensor out = SelfAttention(
-        query, key, value,
-        MakeBatchContext(kinds, kHeadSize, kTokens, torch::kFloat32, documents).angles[0], options);
+    const torch::Tensor out =
+        SelfAttention(query, key, value,
+                      MakeBatchContext(kinds, kHeadSize, kTokens, documents->longest(),
+                                       torch::kFloat32, documents)
+                          .angles[0],
+                      options);
     std::vector<torch::Tensor> expected(3);
     for (int64_t row = 0; row < 2; ++row) {
       int64_t begin = 0;
@@ -109,7 +113,7 @@ TEST(AttentionTest, DocumentsOfARowAreRotatedAndAttendedToAsAlone) {
         };
         const torch::Tensor document = SelfAttention(
             part(query), part(key), part(value),
-            MakeBatchContext(kinds, kHeadSize, length, torch::kFloat32).angles[0], alone);
+            MakeBatchContext(kinds, kHeadSize, length, length, torch::kFloat32).angles[0], alone);
         EXPECT_TRUE(torch::allclose(part(out), document, 1e-5, 1e-6)) << row << " " << begin;
         const auto some = gradients(document, part(weight));
         for (size_t i = 0; i < some.size(); ++i) {

@@ -117,7 +117,8 @@ constexpr double kTolerance = 1e-5;
 
 HeadAngles AnglesOf(const RotarySpec& rotary, const torch::TensorOptions& options) {
   const std::vector<BlockKind> kinds = {{.rotary = rotary}};
-  return MakeBatchContext(kinds, /*head_size=*/16, /*sequence=*/8192, options).angles.at(0);
+  return MakeBatchContext(kinds, /*head_size=*/16, /*sequence=*/8192, /*longest=*/8192, options)
+      .angles.at(0);
 }
 
 TEST_P(BatchContextTest, LatePositionsHaveTheAnglesOfTransformers) {
@@ -138,13 +139,14 @@ TEST_P(BatchContextTest, LatePositionsHaveTheAnglesOfTransformers) {
 TEST_P(BatchContextTest, DocumentsHaveTheAnglesThatTheyHaveAlone) {
   const std::vector<BlockKind> kinds = {{.rotary = GetParam().rotary}};
   const auto documents = std::make_shared<RowDocuments>(RowDocuments{{{4000, 4192}, {8000}}});
-  const auto angles_of = [&](int64_t sequence, SharedDocuments of) {
-    return MakeBatchContext(kinds, 16, sequence, torch::kFloat32, std::move(of)).angles.at(0);
+  const auto angles_of = [&](int64_t sequence, int64_t longest, SharedDocuments of) {
+    return MakeBatchContext(kinds, 16, sequence, longest, torch::kFloat32, std::move(of))
+        .angles.at(0);
   };
-  const HeadAngles angles = angles_of(8192, documents);
+  const HeadAngles angles = angles_of(8192, 8000, documents);
   ASSERT_EQ(angles.cosine.sizes(), (std::vector<int64_t>{2, 1, 8192, 16}));
   // As in transformers, the longest one says which frequencies LongRope has.
-  const HeadAngles alone = angles_of(8000, nullptr);
+  const HeadAngles alone = angles_of(8000, 8000, nullptr);
   for (const auto& [found, expected] :
        {std::pair(angles.cosine, alone.cosine), std::pair(angles.sine, alone.sine)}) {
     EXPECT_TRUE(torch::equal(found[0][0].slice(0, 0, 4000), expected.slice(0, 0, 4000)));
@@ -163,8 +165,8 @@ TEST(BatchContextOfTypesTest, IsInTheTypeOfTheHiddenState) {
 TEST(BatchContextOfTypesTest, OfHeadsInPartTheAnglesAreThoseOfSmallerHeads) {
   const std::vector<BlockKind> quarter = {{.rotary = RotarySpec{.rotated_fraction = 0.25}}};
   const std::vector<BlockKind> whole = {{.rotary = RotarySpec{}}};
-  const HeadAngles angles = MakeBatchContext(quarter, 16, 32, torch::kFloat32).angles.at(0);
-  const HeadAngles expected = MakeBatchContext(whole, 4, 32, torch::kFloat32).angles.at(0);
+  const HeadAngles angles = MakeBatchContext(quarter, 16, 32, 32, torch::kFloat32).angles.at(0);
+  const HeadAngles expected = MakeBatchContext(whole, 4, 32, 32, torch::kFloat32).angles.at(0);
   EXPECT_TRUE(torch::equal(angles.cosine, expected.cosine));
   EXPECT_TRUE(torch::equal(angles.sine, expected.sine));
 }
@@ -174,7 +176,7 @@ TEST(BatchContextOfTypesTest, EachKindOfBlockHasItsAngles) {
   const RotarySpec fast = {.theta = 100};
   const std::vector<BlockKind> kinds = {
       {.rotary = slow}, {.window = 8, .rotary = fast}, {}, {.window = 8, .rotary = slow}};
-  const BatchContext context = MakeBatchContext(kinds, 16, 32, torch::kFloat32);
+  const BatchContext context = MakeBatchContext(kinds, 16, 32, 32, torch::kFloat32);
   ASSERT_EQ(context.angles.size(), 4u);
   EXPECT_FALSE(torch::equal(context.angles[0].cosine, context.angles[1].cosine));
   EXPECT_FALSE(context.angles[2].cosine.defined());

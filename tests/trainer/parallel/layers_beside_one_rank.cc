@@ -72,6 +72,12 @@ const std::vector<SmallModel>& SmallModels() {
 const SmallModel kSmallPhi3 = {"phi3", DECODER("phi3") R"(,"original_max_position_embeddings":16,
       "pad_token_id":0})"};
 
+const SmallModel kSmallLongRope = {
+    "longrope", DECODER("phi3") R"(,"original_max_position_embeddings":8,"pad_token_id":0,
+    "rope_parameters":{"rope_type":"longrope","rope_theta":100.0,
+    "short_factor":[1.0,1.1,1.2,1.3,1.4,1.5,1.6,1.7],
+    "long_factor":[2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0]}})"};
+
 const std::vector<SmallModel>& TaskModels() {
   static const std::vector<SmallModel> models = {
       {"bert_masked", ENCODER("MaskedLM") "}"},
@@ -113,11 +119,26 @@ Labels LabelsOf(const Tensor& tokens) {
   return labels;
 }
 
+// The first row alone has a document of more than 8 tokens.
+void Pack(Batch& batch) {
+  RowDocuments documents;
+  for (int64_t row = 0; row < kSequences; ++row) {
+    const int64_t first = row == 0 ? 10 : 3 + row % 4, second = row == 0 ? 4 : 8 - row % 3;
+    documents.lengths.push_back({first, second});
+    torch::Tensor labels = batch.labels.values[row];
+    labels[first] = -1;
+    labels.slice(0, first + second, kTokens).fill_(-1);
+  }
+  batch.labels.count = batch.labels.values.slice(1, 1).ge(0).sum().item<int64_t>();
+  batch.documents = std::make_shared<RowDocuments>(std::move(documents));
+}
+
 // Texts of other tasks have padding behind them, of a masked one two texts are in a row; their last
 // tokens are in different parts of the sequence.
-Batch BatchOf(const TaskSpec& task) {
+Batch BatchOf(const TaskSpec& task, bool packed) {
   Batch batch = {.inputs = Tokens()};
   batch.labels = LabelsOf(batch.inputs);
+  if (packed) Pack(batch);
   if (task.kind == TaskKind::kCausal) return batch;
   at::Generator generator = at::detail::createCPUGenerator(101);
   RowDocuments documents;
@@ -157,7 +178,7 @@ constexpr DropoutDraw kDraw = {.seed = 5, .step = 3, .micro_batch = 2};
 
 TrainResults Train(StagedModel& model, const LayersCase& c) {
   TrainResults results;
-  const Batch batch = BatchOf(c.model.spec().task);
+  const Batch batch = BatchOf(c.model.spec().task, c.packed);
   const LossFactors factors =
       LossFactors::OfStep(/*scale=*/1, batch.labels.count, /*micro_batches=*/1);
   model.set_recompute(c.recompute);

@@ -33,6 +33,9 @@ SmallModel SmallModelOf(const std::string& name);
 // One matrix for query, key and value, of which a key's head is that of two, and one for the gate
 // and what it multiplies.
 extern const SmallModel kSmallPhi3;
+// Its heads are turned by the one frequencies where no document has more than 8 tokens, and else by
+// the others.
+extern const SmallModel kSmallLongRope;
 // Models of other tasks: masked tokens, labels of texts and pairs that a pooler reads, and numbers
 // that the last token gives.
 const std::vector<SmallModel>& TaskModels();
@@ -55,6 +58,7 @@ struct LayersCase {
   // Of three parameters each, the one of this number is frozen, and a layer is there that is not
   // used; -1 stands for none.
   int64_t frozen = -1;
+  bool packed = false;  // Rows have several documents each, of other lengths, and padding.
 
   // Returns the bar of losses, and of each gradient beside its tensor's largest value.
   double tolerance() const { return type == torch::kFloat64 ? 1e-12 : 2e-5; }

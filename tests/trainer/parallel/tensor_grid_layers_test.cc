@@ -79,7 +79,8 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const LayersCase& c = info.param.layers;
   return absl::StrCat(
       info.param.kind.name, "_", c.model.name, c.type == torch::kFloat64 ? "_fp64" : "_fp32",
-      c.recompute ? "_recomputed" : "", c.frozen >= 0 ? absl::StrCat("_frozen_", c.frozen) : "");
+      c.recompute ? "_recomputed" : "", c.frozen >= 0 ? absl::StrCat("_frozen_", c.frozen) : "",
+      c.packed ? "_packed" : "");
 }
 
 class TensorGridLayersTest : public ::testing::TestWithParam<Case> {};
@@ -99,6 +100,11 @@ std::vector<Case> Cases() {
       cases.push_back(In(model, kind));
     }
     cases.push_back(In(kSmallPhi3, kind));
+    for (const SmallModel& model :
+         {SmallModelOf("gpt2_tied"), SmallModelOf("llama"), kSmallLongRope}) {
+      cases.push_back(In(model, kind));
+      cases.back().layers.packed = true;
+    }
     for (const SmallModel& model : {SmallModelOf("gpt2_tied"), SmallModelOf("llama")}) {
       cases.push_back(In(model, kind, torch::kFloat32));
       cases.push_back(In(model, kind, torch::kFloat64, /*recompute=*/true));
