@@ -295,7 +295,7 @@ std::optional<std::string> RankWatchdog::Judge(Clock::time_point now) const {
                         : message.has_value() ? absl::StrCat(": ", Missing(*message))
                                               : "");
   }
-  if (waiting.has_value() && now - std::max(waiting->since, began_) > limit) {
+  if (waiting.has_value() && IsLate(*waiting, now)) {
     return absl::StrCat("for ", for_so_long, " ", Missing(*waiting), kLimit);
   }
   if (message.has_value() && IsLate(*message, now)) {
@@ -304,13 +304,23 @@ std::optional<std::string> RankWatchdog::Judge(Clock::time_point now) const {
   return std::nullopt;
 }
 
+int64_t RankWatchdog::NumIssued(int64_t rank, int64_t group) const {
+  const std::vector<int64_t>& issued = heard_[static_cast<size_t>(rank)].report.num_issued;
+  return static_cast<size_t>(group) < issued.size() ? issued[static_cast<size_t>(group)] : 0;
+}
+
+std::vector<int64_t> RankWatchdog::MissingRanks(const CollectiveUnderWay& waiting) const {
+  std::vector<int64_t> missing;
+  for (const int64_t rank : waiting.ranks) {
+    if (NumIssued(rank, waiting.group) < waiting.number) missing.push_back(rank);
+  }
+  return missing;
+}
+
 std::string RankWatchdog::Missing(const CollectiveUnderWay& waiting) const {
   std::vector<std::string> missing;
-  for (const int64_t rank : waiting.ranks) {
-    const std::vector<int64_t>& issued = heard_[static_cast<size_t>(rank)].report.num_issued;
-    const auto group = static_cast<size_t>(waiting.group);
-    const int64_t number = group < issued.size() ? issued[group] : 0;
-    if (number < waiting.number) missing.push_back(absl::StrCat(rank, " (at ", number, ")"));
+  for (const int64_t rank : MissingRanks(waiting)) {
+    missing.push_back(absl::StrCat(rank, " (at ", NumIssued(rank, waiting.group), ")"));
   }
   return absl::StrCat(CollectiveKindName(waiting.kind), " ", waiting.number, " at \"", waiting.site,
                       "\" waits for ",
@@ -318,9 +328,8 @@ std::string RankWatchdog::Missing(const CollectiveUnderWay& waiting) const {
                                       : absl::StrCat("rank ", absl::StrJoin(missing, ", ")));
 }
 
-std::vector<int64_t> RankWatchdog::ChainOf(const AwaitedMessage& message) const {
+std::vector<int64_t> RankWatchdog::ChainOf(int64_t rank) const {
   std::vector<int64_t> chain;
-  int64_t rank = message.rank;
   while (rank >= 0 && std::ranges::find(chain, rank) == chain.end()) {
     chain.push_back(rank);
     const Heard& heard = heard_[static_cast<size_t>(rank)];
@@ -329,19 +338,32 @@ std::vector<int64_t> RankWatchdog::ChainOf(const AwaitedMessage& message) const 
   return chain;
 }
 
+bool RankWatchdog::GoesOn(const std::vector<int64_t>& chain, Clock::time_point now) const {
+  const auto limit = absl::ToChronoNanoseconds(options_.limit);
+  return std::ranges::any_of(chain, [&](int64_t rank) {
+    return now - heard_[static_cast<size_t>(rank)].went_on <= limit;
+  });
+}
+
+bool RankWatchdog::IsLate(const CollectiveUnderWay& waiting, Clock::time_point now) const {
+  const auto limit = absl::ToChronoNanoseconds(options_.limit);
+  return now - std::max(waiting.since, began_) > limit &&
+         std::ranges::none_of(MissingRanks(waiting),
+                              [&](int64_t rank) { return GoesOn(ChainOf(rank), now); });
+}
+
 bool RankWatchdog::IsLate(const AwaitedMessage& message, Clock::time_point now) const {
   const auto limit = absl::ToChronoNanoseconds(options_.limit);
   if (now - std::max(message.since, began_) <= limit) return false;
-  const std::vector<int64_t> chain = ChainOf(message);
+  const std::vector<int64_t> chain = ChainOf(message.rank);
   // Who waits in a collective finds out by itself who is missing there.
   const Heard& last = heard_[static_cast<size_t>(chain.back())];
   if (last.report.awaited == RankReport::kCollective && now - last.since <= 4 * kBeat) return false;
-  return std::ranges::all_of(
-      chain, [&](int64_t rank) { return now - heard_[static_cast<size_t>(rank)].went_on > limit; });
+  return !GoesOn(chain, now);
 }
 
 std::string RankWatchdog::Missing(const AwaitedMessage& message) const {
-  const std::vector<int64_t> chain = ChainOf(message);
+  const std::vector<int64_t> chain = ChainOf(message.rank);
   const Heard& last = heard_[static_cast<size_t>(chain.back())];
   const bool is_circle = last.report.awaited >= 0 && Clock::now() - last.since <= 4 * kBeat;
   return absl::StrCat(

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends a job whose ranks can no longer go on together, and says why. MPI waits for ever for a rank
 // that does not come, and tells nobody which.
-// Found:  a collective that has not moved on for the limit (names ranks that have not begun it); a
-//         message of a step that has not come, or was not taken, for as long, while none of those
-//         who wait for each other for it has begun anything (names them); a rank that has not been
-//         heard of, as one that is stopped; a rank that says that it ends the job.
+// Found:  a collective that has not moved on for the limit (names ranks that have not begun it), or
+//         a message of a step that has not come, or was not taken, for as long (names those who
+//         wait for each other for it), while none of these, and none whose message they await, has
+//         begun anything; a rank that has not been heard of, as one that is stopped; a rank that
+//         says that it ends the job.
 // How:    each rank tells twice a second, in a store of the first rank's, how many collectives and
 //         messages it has begun and whose message it waits for. The store goes its own way, so that
 //         it works while MPI waits.
@@ -77,11 +78,20 @@ class RankWatchdog {
   std::string Missing(const CollectiveUnderWay& waiting) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Missing(const AwaitedMessage& message) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the rank whose message is awaited, whom that one waits for, and so on. The last one
-  // waits for no message, or is silent, or waits for one of them.
-  std::vector<int64_t> ChainOf(const AwaitedMessage& message) const
+  // Returns how many collectives of a group a rank has begun.
+  int64_t NumIssued(int64_t rank, int64_t group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the ranks that have not begun it.
+  std::vector<int64_t> MissingRanks(const CollectiveUnderWay& waiting) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a message is late, and none of those has gone on for as long.
+  // Returns the rank, whose message it waits for, whose that one waits for, and so on. The last one
+  // waits for no message, or is silent, or waits for one of them.
+  std::vector<int64_t> ChainOf(int64_t rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether one of them has begun anything within the limit.
+  bool GoesOn(const std::vector<int64_t>& chain, Clock::time_point now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it is late, and those for whom it waits do not go on.
+  bool IsLate(const CollectiveUnderWay& waiting, Clock::time_point now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsLate(const AwaitedMessage& message, Clock::time_point now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether this rank is the first to end the job; kAsked: the store does not say so within

@@ -127,6 +127,20 @@ TEST(RankWatchdogTest, AMessageThatDoesNotComeNamesTheRankThatOthersWaitForAtLas
   });
 }
 
+// Rank 1 sends messages to rank 0 for longer than the limit, as the last ranks of a long pipeline
+// work before the first one gets a gradient.
+void GoOn(Communicator& me) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(7);
+  for (int64_t more = 1; more != 0;) {
+    if (me.rank() == 1) {
+      more = std::chrono::steady_clock::now() < end ? 1 : 0;
+      ASSERT_OK(me.Send(me.world(), &more, sizeof(more), 0, /*tag=*/0, "more")->Wait());
+    } else {
+      ASSERT_OK(me.Receive(me.world(), &more, sizeof(more), 1, /*tag=*/0, "more")->Wait());
+    }
+  }
+}
+
 TEST(RankWatchdogTest, AMessageMayComeLateWhileItsRankGoesOn) {
   Ends ends;
   RunThreadRanks(3, [&](Communicator& me) {
@@ -136,21 +150,31 @@ TEST(RankWatchdogTest, AMessageMayComeLateWhileItsRankGoesOn) {
       const MessageWait wait(me, CollectiveKind::kReceive, 1, "the last value");
       ASSERT_OK(me.Receive(me.world(), &value, sizeof(value), 1, /*tag=*/1, "value")->Wait());
     } else {
-      // For longer than the limit, as the last ranks of a long pipeline work before the first one
-      // gets a gradient.
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(7);
-      for (int64_t more = 1; more != 0;) {
-        if (me.rank() == 1) {
-          more = std::chrono::steady_clock::now() < end ? 1 : 0;
-          ASSERT_OK(me.Send(me.world(), &more, sizeof(more), 0, /*tag=*/0, "more")->Wait());
-        } else {
-          ASSERT_OK(me.Receive(me.world(), &more, sizeof(more), 1, /*tag=*/0, "more")->Wait());
-        }
-      }
+      GoOn(me);
       if (me.rank() == 1) {
         ASSERT_OK(me.Send(me.world(), &value, sizeof(value), 2, /*tag=*/1, "value")->Wait());
       }
     }
+    Stop(me, *watchdog);
+  });
+  EXPECT_EQ(ends.num(), 0);
+}
+
+TEST(RankWatchdogTest, ACollectiveMayWaitWhileThoseWhoAreMissingGoOn) {
+  Ends ends;
+  RunThreadRanks(4, [&](Communicator& me) {
+    const RankGroup* pair = *me.MakeGroup("pair", {{0, 1}, {2, 3}});
+    const auto watchdog = Start(me, absl::Seconds(3), ends);
+    int64_t value = 1;
+    // Rank 2 waits for rank 3, which waits for a message of rank 1.
+    if (pair->ranks.front() == 0) GoOn(me);
+    if (me.rank() == 1) {
+      ASSERT_OK(me.Send(me.world(), &value, sizeof(value), 3, /*tag=*/1, "value")->Wait());
+    } else if (me.rank() == 3) {
+      const MessageWait wait(me, CollectiveKind::kReceive, 1, "the last value");
+      ASSERT_OK(me.Receive(me.world(), &value, sizeof(value), 1, /*tag=*/1, "value")->Wait());
+    }
+    ASSERT_OK(me.AllReduce(*pair, SumType::kFp64, &value, 1, "the sum of a step")->Wait());
     Stop(me, *watchdog);
   });
   EXPECT_EQ(ends.num(), 0);
