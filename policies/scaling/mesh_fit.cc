@@ -37,7 +37,7 @@ absl::Status CheckLine(const ModelSizes& model, const ParallelRun& run) {
   GEMINI_RETURN_IF_ERROR(Divides("attention heads", model.num_heads, ranks));
   GEMINI_RETURN_IF_ERROR(
       Divides("elements between feed-forward matrices", model.feed_width, ranks));
-  if (ranks % model.num_key_heads != 0) {  // Else a head is copied.
+  if (!model.copies_key_heads || ranks % model.num_key_heads != 0) {  // Else a head is copied.
     GEMINI_RETURN_IF_ERROR(Divides("key and value heads", model.num_key_heads, ranks));
   }
   return run.divides_sequences ? Divides("tokens of a sequence", run.sequence, ranks)
@@ -60,6 +60,8 @@ absl::Status CheckGrid(const ModelSizes& model, const ParallelRun& run) {
   GEMINI_RETURN_IF_ERROR(Divides("sequences of a micro-batch", run.batch, depth * rows));
   GEMINI_RETURN_IF_ERROR(Divides("attention heads", model.num_heads, side));
   GEMINI_RETURN_IF_ERROR(Divides("key and value heads", model.num_key_heads, side));
+  GEMINI_RETURN_IF_ERROR(Divides("elements of attention heads",
+                                 static_cast<int64_t>(model.blocks.front().query_width), rows));
   GEMINI_RETURN_IF_ERROR(
       Divides("elements of hidden states", static_cast<int64_t>(model.width), rows));
   return Divides("elements between feed-forward matrices", model.feed_width, rows);

@@ -77,6 +77,9 @@ struct ModelSizes {
   // What ranks that share layers divide.
   int64_t num_heads = 1;
   int64_t num_key_heads = 1;
+  // Whether ranks that are more than key heads have copies of them. They have none where the
+  // matrices of query, key and value are one.
+  bool copies_key_heads = true;
   int64_t feed_width = 1;  // Between the matrices of a feed-forward part; of several kinds, what
                            // divides all their widths.
   bool has_experts = false;

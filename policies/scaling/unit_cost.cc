@@ -162,11 +162,14 @@ class BlockCounter {
     // In 1d, which goes with it, a rank has some heads of each token.
     const double parts = AsDouble(run_.grid.num_ranks());
     const double query = tokens_ * block_.query_width / parts;
-    const double keys =
-        2 * tokens_ * block_.key_width / std::min(parts, AsDouble(block_.num_key_heads));
+    const double parts_of_keys = std::min(parts, AsDouble(block_.num_key_heads));
+    const double keys = 2 * tokens_ * block_.key_width / parts_of_keys;
     if (!run_.is_ring) {
+      // Fewer heads than ranks are copied before they are sent.
+      const double copies =
+          std::max(sequence_ranks_ * parts_of_keys / AsDouble(block_.num_key_heads), 1.0);
       ExchangeCost there_and_back =
-          AllToAllCost((query + keys) * bytes, groups_.sequence, machine_.network);
+          AllToAllCost((query + copies * keys) * bytes, groups_.sequence, machine_.network);
       there_and_back += AllToAllCost(query * bytes, groups_.sequence, machine_.network);
       forward += there_and_back;
       backward += there_and_back;

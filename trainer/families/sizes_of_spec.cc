@@ -166,6 +166,7 @@ policies::ModelSizes SizesOf(const ModelSpec& spec, int64_t sequence) {
   sizes.tied_head = spec.tied_head;
   sizes.num_heads = spec.attention.num_heads;
   sizes.num_key_heads = spec.attention.num_kv_heads;
+  sizes.copies_key_heads = spec.attention.layout == QueryKeyValueLayout::kApart;
   sizes.has_experts = spec.experts.has_value();
   sizes.sharing = SharingWaysOf(spec);
   sizes.feed_width = 0;  // Of which all are divisors.

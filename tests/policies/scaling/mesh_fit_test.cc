@@ -63,6 +63,9 @@ TEST(MeshFitTest, WhatDoesNotIsNamed) {
   interleaved.schedule = PipelineSchedule::kInterleaved;
   interleaved.chunks = 2;
   ExpectRefused(model, interleaved, "2 chunks of a rank");
+  ModelSizes odd_heads = model;
+  odd_heads.blocks.front().query_width += 1;
+  ExpectRefused(odd_heads, RunOf(4, {.tensor = 4}, TensorMode::k2d), "elements of attention heads");
   model.has_experts = true;
   ExpectRefused(model, RunOf(4, {.tensor = 4}, TensorMode::k2d), "experts go with 1d");
   model.has_experts = false;
@@ -100,6 +103,10 @@ TEST(MeshFitTest, FewKeyHeadsAreCopiedInALine) {
   model.num_key_heads = 2;
   EXPECT_OK(CheckMeshFits(model, RunOf(8, {.tensor = 8})));
   EXPECT_OK(CheckMeshFits(model, RunOf(2, {.tensor = 2})));
+  model.copies_key_heads = false;
+  ExpectRefused(model, RunOf(8, {.tensor = 8}), "key and value heads, 2, do not divide by 8");
+  EXPECT_OK(CheckMeshFits(model, RunOf(2, {.tensor = 2})));
+  model.copies_key_heads = true;
   model.num_heads = 12;
   model.num_key_heads = 4;
   model.feed_width = 240;

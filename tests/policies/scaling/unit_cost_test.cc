@@ -88,6 +88,11 @@ TEST(UnitCostTest, FewKeyHeadsAreCopied) {
   // Query, key and value read one tensor.
   EXPECT_DOUBLE_EQ(four.backward.layers.bytes,
                    CostOf(RunOf(TensorMode::k1d, 4)).backward.layers.bytes);
+  // Each of the ranks that share sequences gets a head of its own.
+  const UnitCost shared = cost_of(RunOf(TensorMode::k1d, 1, 1, 4));
+  const UlyssesCosts ulysses = UlyssesBlockCosts(4, 8 * 16, 64, 4 * 16);
+  EXPECT_DOUBLE_EQ(shared.forward.sequences.bytes + shared.backward.sequences.bytes,
+                   2 * (ulysses.in + ulysses.out));
 }
 
 TEST(UnitCostTest, HopsOfARingHideUnderAttention) {

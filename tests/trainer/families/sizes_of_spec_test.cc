@@ -129,10 +129,14 @@ TEST(SizesOfSpecTest, WhatRanksDivideIsThatOfTheFamily) {
   const policies::ModelSizes sizes = SizesOf(config.spec, 128);
   EXPECT_EQ(sizes.num_heads, 32);
   EXPECT_EQ(sizes.num_key_heads, 8);
+  EXPECT_TRUE(sizes.copies_key_heads);
   EXPECT_EQ(sizes.feed_width, 11008);
   EXPECT_EQ(sizes.width, 4096);
   EXPECT_FALSE(sizes.tied_head);
   EXPECT_FALSE(sizes.has_experts);
+  ASSERT_OK_AND_ASSIGN(const HfConfig joined,
+                       ParseHfConfig(R"({"model_type":"phi3","pad_token_id":0})", "c"));
+  EXPECT_FALSE(SizesOf(joined.spec, 128).copies_key_heads);
 }
 
 }  // namespace
