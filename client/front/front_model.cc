@@ -81,11 +81,16 @@ absl::StatusOr<std::shared_ptr<FrontModel>> FrontModel::Make(std::shared_ptr<Fro
     is_managed[tensor.unsafeGetTensorImpl()] = true;
     model->tensors_.push_back({info.name, tensor, info.group});
   }
-  for (const auto& item : module.named_buffers()) {
-    if (!item.value().defined() || is_managed.contains(item.value().unsafeGetTensorImpl()))
-      continue;
-    model->plain_buffers_.push_back({item.key(), item.value(), TensorGroup::kBuffer});
-  }
+  const auto add_plain = [&](const auto& items, TensorGroup group) {
+    for (const auto& item : items) {
+      if (!item.value().defined() || is_managed.contains(item.value().unsafeGetTensorImpl())) {
+        continue;
+      }
+      model->plain_tensors_.push_back({item.key(), item.value(), group});
+    }
+  };
+  add_plain(module.named_parameters(), TensorGroup::kFrozen);
+  add_plain(module.named_buffers(), TensorGroup::kBuffer);
   return model;
 }
 

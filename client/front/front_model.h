@@ -46,7 +46,7 @@ class FrontModel {
   // The managed tensors: parameters, then buffers.
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
   // What stays with the module: its buffers that are empty, or of no floating-point type.
-  const std::vector<NamedTensor>& plain_buffers() const { return plain_buffers_; }
+  const std::vector<NamedTensor>& plain_tensors() const { return plain_tensors_; }
 
   // Puts each parameter into the group that has it. As CheckGroups.
   absl::Status AssignGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups);
@@ -61,7 +61,7 @@ class FrontModel {
   const OptimizerKind kind_;
   std::unordered_set<const c10::TensorImpl*> parameters_;  // All of the module.
   std::vector<NamedTensor> tensors_;
-  std::vector<NamedTensor> plain_buffers_;
+  std::vector<NamedTensor> plain_tensors_;
 };
 
 }  // namespace gemini::client::front

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/front/front_session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -205,7 +207,13 @@ absl::StatusOr<hooks::ManagedModel*> FrontSession::Manage(torch::nn::Module& mod
   hooks::ManageOptions options;
   ++num_models_;
   if (num_models_ > 1) options.space_name = absl::StrCat("model-", num_models_);
-  return training_->Manage(module, optimizer, options);
+  absl::StatusOr<hooks::ManagedModel*> managed = training_->Manage(module, optimizer, options);
+  // Another job of the daemon's may have the name.
+  if (absl::IsAlreadyExists(managed.status()) && !settings_.daemon.empty()) {
+    absl::StrAppend(&options.space_name, ".", ::getpid());
+    managed = training_->Manage(module, optimizer, options);
+  }
+  return managed;
 }
 
 absl::Status FrontSession::Close() {

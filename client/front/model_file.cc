@@ -45,8 +45,15 @@ OptimizerSpec SpecOfRow(OptimizerKind kind, const OptionRow& row) {
           .trust_coefficient = row[8]};
 }
 
+// Of a tensor that is not managed: it is of no floating type, or has no elements.
 std::optional<SafetensorsDtype> DtypeOf(at::ScalarType type) {
   switch (type) {
+    case at::kFloat:
+      return SafetensorsDtype::kF32;
+    case at::kHalf:
+      return SafetensorsDtype::kF16;
+    case at::kBFloat16:
+      return SafetensorsDtype::kBF16;
     case at::kLong:
       return SafetensorsDtype::kI64;
     case at::kInt:
@@ -94,15 +101,15 @@ absl::StatusOr<std::vector<Entry>> EntriesOf(const FrontModel& model, int64_t nu
   add(kSteps, SafetensorsDtype::kI64, {num_trained}, nullptr, ChunkKind::kParam, false);
   add(kGroups, SafetensorsDtype::kF64, {num_groups, std::tuple_size_v<OptionRow>}, nullptr,
       ChunkKind::kParam, false);
-  for (const NamedTensor& buffer : model.plain_buffers()) {
-    const std::optional<SafetensorsDtype> dtype = DtypeOf(buffer.tensor.scalar_type());
+  for (const NamedTensor& plain : model.plain_tensors()) {
+    const std::optional<SafetensorsDtype> dtype = DtypeOf(plain.tensor.scalar_type());
     if (!dtype.has_value()) {
       return absl::UnimplementedError(
-          absl::StrCat(buffer.name,
+          absl::StrCat(plain.name,
                        " has a type that safetensors files have not: save the module "
                        "with torch::save in a gemini::PlainMemory"));
     }
-    add(buffer.name, *dtype, buffer.tensor.sizes().vec(), &buffer, ChunkKind::kParam, true);
+    add(plain.name, *dtype, plain.tensor.sizes().vec(), &plain, ChunkKind::kParam, true);
   }
   std::ranges::stable_sort(entries, std::ranges::greater(), [](const Entry& entry) {
     return SafetensorsDtypeBytes(entry.declaration.dtype);

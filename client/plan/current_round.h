@@ -48,6 +48,10 @@ class CurrentRound {
   bool is_empty() const { return position() == 0; }
   bool is_evaluation() const { return is_open() && kind_ == RoundKind::kEvaluation; }
   bool is_following() const { return is_following_; }
+  // Returns how much memory its record takes; 0 while it follows a plan.
+  int64_t recorded_bytes() const {
+    return is_open() && !is_following_ ? recorder_.size_bytes() : 0;
+  }
   PlannedPhase& phase() { return *phase_; }
   int32_t position() const { return times_.position(); }  // Of the next operator.
   int64_t next_operator() const { return first_operator_ + position(); }

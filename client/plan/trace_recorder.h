@@ -26,6 +26,11 @@ class TraceRecorder {
     trace_.gradient_outs.push_back({.position = position, .tensor = tensor});
   }
 
+  // Returns how much memory the round takes that is recorded.
+  int64_t size_bytes() const {
+    return static_cast<int64_t>(trace_.operators.size() * sizeof(TracedOperator) +
+                                trace_.uses.size() * sizeof(TensorUse));
+  }
   // Returns the trace without times, peaks, phase, tensors and `updated`, which the caller fills
   // in. The caller may also exchange it for another.
   Trace& trace() { return trace_; }

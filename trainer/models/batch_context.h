@@ -44,9 +44,9 @@ struct BatchContext {
   SharedDocuments documents = {};           // Of the rows that attention has here.
 };
 
-// Makes the context of rows of `sequence` tokens. `longest` counts the tokens of the longest document
-// of the micro-batch, of which other ranks may have rows, too. `options` are those of the hidden
-// state.
+// Makes the context of rows of `sequence` tokens. `longest` counts the tokens of the longest
+// document of the micro-batch, of which other ranks may have rows, too. `options` are those of the
+// hidden state.
 BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
                               int64_t sequence, int64_t longest,
                               const torch::TensorOptions& options, SharedDocuments documents = {});

@@ -225,10 +225,12 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     const bool has_states = UpdatesInPlace(format) && !options.states_on_nvme;
     state_->device->AddChunks((has_states ? chunks : 2 * layout.num_bundles()) * chunk_bytes);
     // What is not managed is the module's own, beside managed tensors.
-    for (at::Tensor& buffer : module.buffers()) {
-      if (device.is_cpu() || !buffer.defined() || buffer.device() == device) continue;
-      if (ManagedStorage::Of(buffer.unsafeGetTensorImpl()) == nullptr) {
-        buffer.set_data(buffer.to(device));
+    std::vector<at::Tensor> others = module.buffers();
+    for (const at::Tensor& parameter : module.parameters()) others.push_back(parameter);
+    for (at::Tensor& other : others) {
+      if (device.is_cpu() || !other.defined() || other.device() == device) continue;
+      if (ManagedStorage::Of(other.unsafeGetTensorImpl()) == nullptr) {
+        other.set_data(other.to(device));
       }
     }
     return state_->models.back().get();

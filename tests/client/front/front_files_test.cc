@@ -71,6 +71,27 @@ TEST_F(FrontFilesTest, SaveAndLoadKeepWhat16BitsHaveNot) {
   CheckSaveAndLoad<AdamW>(AdamWOptions(3e-3), at::kBFloat16);
 }
 
+TEST_F(FrontFilesTest, SaveAndLoadKeepWhatNoStepChanges) {
+  const auto make = [](int64_t first) {
+    FrontNet net = MakeNet();
+    net->register_parameter("codes", torch::arange(first, first + 5), /*requires_grad=*/false);
+    net->register_buffer("cache", torch::empty({0}));
+    return net;
+  };
+  const std::string path = File("model.safetensors");
+  {
+    FrontNet net = make(7);
+    Session session(options_);
+    AdamW optimizer(session, *net, AdamWOptions(1e-3));
+    Save(optimizer, path);
+  }
+  FrontNet net = make(0);
+  Session session(options_);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  Load(optimizer, path);
+  EXPECT_TRUE(torch::equal(net->named_parameters()["codes"], torch::arange(7, 12)));
+}
+
 // The second half of the next test, in the process that it starts.
 TEST_F(FrontFilesTest, GoesOnInANewProcess) {
   const char* const folder = std::getenv(kFolderVariable);

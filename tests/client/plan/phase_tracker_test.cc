@@ -149,6 +149,38 @@ TEST_F(PhaseTrackerTest, EvaluationBetweenStepsShiftsNothing) {
   for (const char* phase : {"train", "eval", "validation"}) EXPECT_OK(job_->phases().PlanOf(phase));
 }
 
+TEST_F(PhaseTrackerTest, ARoundThatDoesNotEndIsNotRecordedForEver) {
+  LocalPlans plans(kChunk);
+  Open(6, /*device_slots=*/8, &plans);
+  if (HasFatalFailure()) return;
+  const auto bytes_of = [this](absl::string_view phase) -> int64_t {
+    const absl::StatusOr<Trace> trace = job_->phases().TraceOf(phase);
+    return trace.ok() ? static_cast<int64_t>(trace->operators.size() * sizeof(TracedOperator) +
+                                             trace->uses.size() * sizeof(TensorUse))
+                      : 0;
+  };
+  Step();
+  if (HasFatalFailure()) return;
+  const int64_t of_step = bytes_of("train");
+  job_->phases().TESTING_ONLY_RecordAtMost(of_step);
+  for (int batch = 0; batch < 100; ++batch) Forward(/*gradients_enabled=*/false);
+  // The next step ends the evaluation, of which nothing is kept, and follows its plan as ever.
+  Step();
+  if (HasFatalFailure()) return;
+  EXPECT_EQ(bytes_of("eval"), 0);
+  EXPECT_EQ(stats().rounds, 2);
+  EXPECT_EQ(stats().planned_rounds, 1);
+  EXPECT_EQ(all_divergences(), 0);
+  // An evaluation of a usual length is planned.
+  for (int round = 0; round < 3 && !HasFatalFailure(); ++round) {
+    Forward(/*gradients_enabled=*/false);
+    Step();
+  }
+  EXPECT_GT(bytes_of("eval"), 0);
+  EXPECT_EQ(stats().rounds, 8);
+  EXPECT_EQ(stats().planned_rounds, 6);
+}
+
 TEST_F(PhaseTrackerTest, AnotherOperatorEndsThePlanAndIsLearnt) {
   LocalPlans plans(kChunk);
   Open(6, /*device_slots=*/8, &plans);
