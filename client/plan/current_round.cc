@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/plan/current_round.h"
 
+#include "gemini/plan/trace_wire.h"
+
 namespace gemini::client {
 
 void CurrentRound::Open(PlannedPhase& phase, RoundKind kind) {
@@ -20,10 +22,19 @@ void CurrentRound::Follow() {
 }
 
 void CurrentRound::Withdraw() {
+  lacks_beginning_ = lacks_beginning_ && is_empty();
   first_operator_ = next_operator();
   times_.DropRound();
   phase_ = nullptr;
   is_following_ = false;
+}
+
+void CurrentRound::DropIfTooLong() {
+  if (!is_open() || is_following_ || recorder_.size_bytes() <= kMaxTraceBytes) [[likely]] {
+    return;
+  }
+  Withdraw();
+  lacks_beginning_ = true;
 }
 
 bool CurrentRound::Expects(absl::Span<const TensorUse> uses) const {
@@ -86,6 +97,7 @@ absl::Status CurrentRound::Close(std::optional<absl::Span<const int32_t>> update
     is_new = phase_->Keep(recorded, left_for_);
   }
   const bool is_in_trace = is_following_ || (is_new.ok() && *is_new);
+  lacks_beginning_ = false;
   first_operator_ = next_operator();
   times_.EndRound(is_in_trace ? &*phase_->trace : nullptr, phase_->averaged_rounds);
   phase_ = nullptr;

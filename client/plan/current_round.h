@@ -43,15 +43,15 @@ class CurrentRound {
   void Follow();
   // Ends the round as if it had not begun.
   void Withdraw();
+  // Withdraws a round whose record is larger than any that a plan is made of, such as that of a
+  // program that evaluates and never trains. The next one then lacks its beginning.
+  void DropIfTooLong();
 
   bool is_open() const { return phase_ != nullptr; }
   bool is_empty() const { return position() == 0; }
   bool is_evaluation() const { return is_open() && kind_ == RoundKind::kEvaluation; }
   bool is_following() const { return is_following_; }
-  // Returns how much memory its record takes; 0 while it follows a plan.
-  int64_t recorded_bytes() const {
-    return is_open() && !is_following_ ? recorder_.size_bytes() : 0;
-  }
+  bool lacks_beginning() const { return lacks_beginning_; }
   PlannedPhase& phase() { return *phase_; }
   int32_t position() const { return times_.position(); }  // Of the next operator.
   int64_t next_operator() const { return first_operator_ + position(); }
@@ -90,6 +90,7 @@ class CurrentRound {
   PlannedPhase* phase_ = nullptr;
   RoundKind kind_ = RoundKind::kOperators;
   bool is_following_ = false;
+  bool lacks_beginning_ = false;  // This round, or the next if none is open.
   int64_t number_ = 0;
   int64_t first_operator_ = 0;
   int32_t leave_at_ = -1;

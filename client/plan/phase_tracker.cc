@@ -40,7 +40,7 @@ void PhaseTracker::Foretell(Trace trace) {
 int64_t PhaseTracker::BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled) {
   if (between_operators_ && !progress_.any_in_flight()) between_operators_();
   MutexLock lock(mutex_);
-  DropIfTooLong();
+  round_.DropIfTooLong();
   if (gradients_enabled && round_.is_evaluation()) CloseRound({});
   // More than once if another thread ends it while this one asks for its plan.
   while (!round_.is_open()) {
@@ -137,10 +137,6 @@ absl::StatusOr<Plan> PhaseTracker::PlanOf(absl::string_view phase) const {
 void PhaseTracker::TESTING_ONLY_LeavePlanAt(int32_t position) {
   MutexLock lock(mutex_);
   round_.LeaveAt(position);
-}
-void PhaseTracker::TESTING_ONLY_RecordAtMost(int64_t bytes) {
-  MutexLock lock(mutex_);
-  most_recorded_bytes_ = bytes;
 }
 
 void PhaseTracker::OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled) {
@@ -247,14 +243,6 @@ void PhaseTracker::CountDivergence(Divergence cause) {
   round_.phase().CountBadRound();
 }
 
-void PhaseTracker::DropIfTooLong() {
-  if (round_.recorded_bytes() <= most_recorded_bytes_) [[likely]] {
-    return;
-  }
-  round_.Withdraw();
-  lacks_beginning_ = true;
-}
-
 void PhaseTracker::CloseRound(std::optional<absl::Span<const int32_t>> updated) {
   if (!round_.is_open()) return;
   // Another thread asks for its plan, and begins another round instead.
@@ -269,7 +257,7 @@ void PhaseTracker::CloseRound(std::optional<absl::Span<const int32_t>> updated) 
     }
   }
   const bool is_planned = round_.is_following();
-  if (std::exchange(lacks_beginning_, false) && !is_planned) return round_.Withdraw();
+  if (round_.lacks_beginning() && !is_planned) return round_.Withdraw();
   ++stats_.rounds;
   stats_.planned_rounds += is_planned ? 1 : 0;
   follower_.stores()[0]->counters().AddRound(is_planned);

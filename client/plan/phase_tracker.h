@@ -58,7 +58,6 @@
 #include "client/plan/round_names.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/trace.h"
-#include "gemini/plan/trace_wire.h"
 #include "gemini/shm/timeline_shm.h"
 #include "gemini/stall_cause.h"
 #include "gemini/system/mutex.h"
@@ -138,8 +137,6 @@ class PhaseTracker {
   void AwaitPlannedMoves() { executor_.AwaitRest(); }
   // Rounds leave their plan at the operator of this position. -1: they do not.
   void TESTING_ONLY_LeavePlanAt(int32_t position);
-  // Rounds whose record takes more are dropped.
-  void TESTING_ONLY_RecordAtMost(int64_t bytes);
 
  private:
   // Opens the round that begins with an operator of these uses. It may end before this returns.
@@ -156,10 +153,6 @@ class PhaseTracker {
   int64_t Begin(absl::Span<const TensorUse> uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeavePlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountDivergence(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops the round if its record is larger than any that a plan is made of, such as that of a
-  // program that evaluates and never trains. The next operator begins another, which lacks its
-  // beginning: it is dropped, too, unless it follows a plan.
-  void DropIfTooLong() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the round if one is open. `updated`: by the update that ends it, if one does.
   void CloseRound(std::optional<absl::Span<const int32_t>> updated)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -175,9 +168,7 @@ class PhaseTracker {
   CurrentRound round_ ABSL_GUARDED_BY(mutex_);
   RoundNames names_ ABSL_GUARDED_BY(mutex_);
   PhaseTable phases_ ABSL_GUARDED_BY(mutex_);
-  int64_t most_recorded_bytes_ ABSL_GUARDED_BY(mutex_) = kMaxTraceBytes;
-  bool lacks_beginning_ ABSL_GUARDED_BY(mutex_) = false;  // The round that is open, or the next.
-  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;            // The operator that stands for it.
+  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;  // The operator that stands for it.
   PhaseStats stats_ ABSL_GUARDED_BY(mutex_);
 };
 
