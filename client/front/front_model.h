@@ -45,7 +45,7 @@ class FrontModel {
 
   // The managed tensors: parameters, then buffers.
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
-  // What stays with the module: its buffers that are empty, or of no floating-point type.
+  // What stays with the module: its tensors that are empty, or of no floating-point type.
   const std::vector<NamedTensor>& plain_tensors() const { return plain_tensors_; }
 
   // Puts each parameter into the group that has it. As CheckGroups.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ double Mean(const std::vector<double>& values) {
 class RankRatesJob {
  public:
   explicit RankRatesJob(Communicator& ranks)
-      : ranks_(ranks), agreement_(ranks), from_(kManyBytes), to_(kManyBytes) {}
+      : ranks_(ranks), agreement_(ranks), memory_(std::make_shared<Memory>()) {}
 
   absl::StatusOr<tools::RankRates> Measure() {
     GEMINI_RETURN_IF_ERROR(Meet());
@@ -62,6 +63,12 @@ class RankRatesJob {
   }
 
  private:
+  // Behind a failure other ranks may still read and write it.
+  struct Memory {
+    std::vector<std::byte> from = std::vector<std::byte>(kManyBytes);
+    std::vector<std::byte> to = std::vector<std::byte>(kManyBytes);
+  };
+
   // Begins what follows in all ranks at about the same time.
   absl::Status Meet() { return MeanOfRanks(0).status(); }
   absl::StatusOr<double> MeanOfRanks(double own) {
@@ -77,7 +84,9 @@ class RankRatesJob {
     for (int run = 0; run <= kRuns; ++run) {
       GEMINI_RETURN_IF_ERROR(Meet());
       const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < times; ++i) GEMINI_RETURN_IF_ERROR(begin(bytes)->Wait());
+      for (int i = 0; i < times; ++i) {
+        GEMINI_RETURN_IF_ERROR(trainer::Await(begin(bytes), memory_));
+      }
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
       GEMINI_ASSIGN_OR_RETURN(const double mean, MeanOfRanks(taken.count() / times));
       if (run > 0) seconds.push_back(mean);  // The first one touches memory for the first time.
@@ -90,11 +99,12 @@ class RankRatesJob {
   // on one node.
   absl::Status MeasureExchanges(tools::RankRates& rates) {
     const auto gather = [this](int64_t bytes) {
-      return ranks_.AllGather(ranks_.world(), from_.data(), to_.data(), bytes / ranks_.num_ranks(),
-                              "gathers that are measured");
+      return ranks_.AllGather(ranks_.world(), memory_->from.data(), memory_->to.data(),
+                              bytes / ranks_.num_ranks(), "gathers that are measured");
     };
     const auto scatter = [this](int64_t bytes) {
-      return ranks_.ReduceScatter(ranks_.world(), trainer::SumType::kFp32, from_.data(), to_.data(),
+      return ranks_.ReduceScatter(ranks_.world(), trainer::SumType::kFp32, memory_->from.data(),
+                                  memory_->to.data(),
                                   bytes / ranks_.num_ranks() / static_cast<int64_t>(sizeof(float)),
                                   "sums that are measured");
     };
@@ -115,7 +125,7 @@ class RankRatesJob {
 
   Communicator& ranks_;
   const trainer::RankAgreement agreement_;
-  std::vector<std::byte> from_, to_;
+  const std::shared_ptr<Memory> memory_;
 };
 
 absl::StatusOr<tools::RankRates> JoinAndMeasure() {
