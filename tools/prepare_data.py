@@ -16,6 +16,7 @@ same files always give the same output, which appears under its name only when i
 """
 import argparse
 import dataclasses
+import gc
 import os
 import pathlib
 import signal
@@ -261,6 +262,9 @@ if __name__ == "__main__":
     # needs it.
     sys.modules["torch"] = None
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # It would say that Torch is missing.
+    # Few objects here are parts of cycles, and to look for them as often as Python does would take
+    # a twentieth of the time.
+    gc.set_threshold(50_000)
     # An exception, unlike the signal, lets the unfinished output be deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     main(sys.argv[1:])

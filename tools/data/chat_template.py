@@ -9,6 +9,7 @@ import hashlib
 import os
 import typing
 
+from .compiled_template import CompiledTemplate
 from .data_error import DataError, first_line
 from .json_lines import refuse_half_characters
 from .model_tokenizer import crc32_of
@@ -36,7 +37,6 @@ class ChatTemplate:
         """Learns the `which_answers` of each conversation: "all" of them, or the "last"."""
         self._tokenizer = tokenizer
         self._which_answers = which_answers
-        self._special_tokens = tokenizer.special_tokens_map  # Templates see them by their names.
         self._compiled = None
         try:
             self.text = tokenizer.get_chat_template()
@@ -121,25 +121,14 @@ class ChatTemplate:
                             f"{len(messages)}: {first_line(error)}") from error
 
     def _render(self, messages, asks_for_an_answer):
-        """Returns what apply_chat_template of transformers returns, and sooner where it can.
-
-        transformers looks its template up and copies the messages at each call, which takes several
-        times as long as the template itself. It changes only messages with other keys than role and
-        content, so those alone need it.
-        """
-        if any(len(message) > 2 for message in messages):
+        """Returns what apply_chat_template of transformers returns, and sooner where it can."""
+        if max(map(len, messages), default=0) > 2:
             # In a list, a conversation may have no messages yet: its first may be an answer.
             return self._tokenizer.apply_chat_template(
                 [messages], tokenize=False, add_generation_prompt=asks_for_an_answer)[0]
         if self._compiled is None:
-            from transformers.utils import chat_template_utils  # It takes a second.
-            shared = chat_template_utils._compile_jinja_template(self.text)
-            self._compiled = shared.environment.from_string(self.text)
-            # Jinja copies them at each call, and takes longer for a ChainMap than for all else.
-            self._compiled.globals = dict(self._compiled.globals)
-        return self._compiled.render(messages=messages, tools=None, documents=None,
-                                     add_generation_prompt=asks_for_an_answer,
-                                     **self._special_tokens)
+            self._compiled = CompiledTemplate(self.text, self._tokenizer.special_tokens_map)
+        return self._compiled.render(messages, asks_for_an_answer)
 
     def _behind_content(self, place, messages, turn, start):
         """Returns where the content of the last message ends in `turn`, the text of all of them.
@@ -181,4 +170,6 @@ def _behind(turn, start, content):
 
 
 def _behind_white_space(text, start):
+    if not text[start:start + 1].isspace():
+        return start
     return len(text) - len(text[start:].lstrip())

@@ -49,21 +49,23 @@ def _checked_messages(messages, place):
         raise DataError(f"{place}: messages: no list")
     length = 0
     for index, message in enumerate(messages):
-        key = f"messages[{index}]"
         if not isinstance(message, dict):
-            raise DataError(f"{place}: {key}: no object with role and content")
-        if message.get("role") not in ROLES:
-            raise DataError(f"{place}: {key}.role: unknown role {message.get('role')!r}: it must "
-                            f"be one of {', '.join(ROLES)}")
-        # A message that calls tools may say nothing.
-        says_nothing = "content" in message and message["content"] is None
-        if not isinstance(message.get("content"), str) and not (
-                says_nothing and message.get("tool_calls")):
-            raise DataError(f"{place}: {key}.content: "
+            raise DataError(f"{place}: messages[{index}]: no object with role and content")
+        role = message.get("role")
+        if role not in ROLES:
+            raise DataError(f"{place}: messages[{index}].role: unknown role {role!r}: it must be "
+                            f"one of {', '.join(ROLES)}")
+        if not isinstance(message.get("content"), str) and not _only_calls_tools(message):
+            raise DataError(f"{place}: messages[{index}].content: "
                             f"{'no text' if 'content' in message else 'missing'}")
-        if message["role"] == "assistant":
+        if role == "assistant":
             length = index + 1
     if length == 0:
         raise DataError(f"{place}: messages: no answer: none of {len(messages)} messages has the "
                         "role assistant")
     return messages[:length]
+
+
+def _only_calls_tools(message):
+    """Returns whether a message calls tools and says nothing, which is its right."""
+    return "content" in message and message["content"] is None and message.get("tool_calls")

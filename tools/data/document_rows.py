@@ -80,11 +80,9 @@ def _arrays_of(row, sequence):
     tokens = numpy.full(sequence, PADDING, dtype="<i4")
     numbers = numpy.zeros(sequence, dtype="<i4")
     answers = numpy.zeros(sequence, dtype=numpy.uint8)
-    begin = 0
-    for number, document in enumerate(row, start=1):
-        end = begin + document.tokens.size
-        tokens[begin:end] = document.tokens
-        numbers[begin:end] = number
-        answers[begin:end] = document.answers
-        begin = end
+    sizes = [document.tokens.size for document in row]
+    end = sum(sizes)
+    numpy.concatenate([document.tokens for document in row], out=tokens[:end])
+    numbers[:end] = numpy.repeat(numpy.arange(1, len(row) + 1), sizes)
+    numpy.concatenate([document.answers for document in row], out=answers[:end])
     return tokens, numbers, answers

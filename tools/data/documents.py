@@ -46,14 +46,17 @@ def documents_of(chats, sizes, placed):
     begins = itertools.accumulate((len(chat.text) for chat in chats), initial=0)
     borders = numpy.array([(begin + answer.start, begin + answer.end, begin + answer.space_end)
                            for chat, begin in zip(chats, begins) for answer in chat.answers])
-    firsts, lasts = placed.starts.searchsorted(borders[:, :2]).T
-    lasts = numpy.minimum(lasts, placed.ends.searchsorted(borders[:, 2], side="right"))
-    answers = numpy.zeros(placed.tokens.size, dtype=numpy.uint8)
-    for first, last in zip(firsts.tolist(), lasts.tolist()):
-        answers[first:last] = 1
+    firsts, lasts = placed.starts_before(borders[:, :2]).T
+    lasts = numpy.minimum(lasts, placed.ends_by(borders[:, 2]))
+    # In an answer is what lies behind more beginnings than ends.
+    changes = numpy.zeros(placed.tokens.size + 1, dtype=numpy.int8)
+    numpy.add.at(changes, firsts, 1)
+    numpy.subtract.at(changes, numpy.maximum(firsts, lasts), 1)
+    answers = (changes[:-1].cumsum(dtype=numpy.int8) > 0).view(numpy.uint8)
+    sizes = numpy.array(sizes)
+    answers[(sizes.cumsum() - sizes)[sizes > 0]] = 0
     end = 0
-    for chat, size in zip(chats, sizes, strict=True):
+    for chat, size in zip(chats, sizes.tolist(), strict=True):
         begin, end = end, end + size
-        answers[begin:end][:1] = 0
         # Copies do not keep the other documents in memory.
         yield Document(chat.place, placed.tokens[begin:end].copy(), answers[begin:end].copy())

@@ -3,31 +3,33 @@
 
 Memory does not grow with the number of texts.
 """
+import collections
 import concurrent.futures
 
 from .data_error import DataError, first_line
 
-# A batch of texts is encoded on all cores. A token takes some 300 bytes meanwhile, and there are
-# two batches: one is being encoded while the other is made and taken apart.
-BATCH_BYTES = 512 * 1024
+# A batch of texts is encoded on all cores. A token takes some 300 bytes meanwhile, and there is one
+# batch more than these: it is made or taken apart while the others are encoded. While one of two
+# waits for Python's lock, which it needs at its beginning and end, the cores have the other.
+BATCH_BYTES = 256 * 1024
+BATCHES_AT_ONCE = 2
 
 
 def encode_in_batches(texts, encode):
     """Yields batches of `texts` with their encodings, two lists, in order.
 
     A text has a `place`, which an error names, and `num_bytes`. `encode` returns the encodings of a
-    list of them. It runs on another thread, without Python's lock, while this one makes the next
-    batch.
+    list of them. It runs on other threads, mostly without Python's lock, while this one makes the
+    next batch.
     """
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as thread:
-        before = None
+    with concurrent.futures.ThreadPoolExecutor(max_workers=BATCHES_AT_ONCE) as threads:
+        encoded = collections.deque()
         for batch in _batches(texts):
-            encodings = thread.submit(encode, batch)
-            if before is not None:
-                yield from _with_encodings(*before, encode)
-            before = batch, encodings
-        if before is not None:
-            yield from _with_encodings(*before, encode)
+            encoded.append((batch, threads.submit(encode, batch)))
+            if len(encoded) > BATCHES_AT_ONCE:
+                yield from _with_encodings(*encoded.popleft(), encode)
+        while encoded:
+            yield from _with_encodings(*encoded.popleft(), encode)
 
 
 def _with_encodings(batch, encodings, encode):

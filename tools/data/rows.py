@@ -36,13 +36,13 @@ def first_fit(documents, sequence):
 
     for document in documents:
         num_tokens = document.tokens.size
-        fits = (room[:len(rows)] >= num_tokens).nonzero()[0]
-        if fits.size == 0:
+        room[len(rows)] = sequence  # Of a new row: the last that is looked at.
+        index = int((room[:len(rows) + 1] >= num_tokens).argmax())
+        if index == len(rows):
             if len(rows) == most_rows:
                 yield close(0)
-            room[len(rows)] = sequence
+                index -= 1
             rows.append([])
-        index = fits[0] if fits.size else len(rows) - 1
         rows[index].append(document)
         room[index] -= num_tokens
         if room[index] == 0:

@@ -13,10 +13,30 @@ from tokenizers import decoders, normalizers
 
 
 class EncodedText(typing.NamedTuple):
-    """Tokens, and the characters [start, end) of each: all of one of which a token is a part."""
+    """Tokens, and the places [start, end) of each, in characters or in bytes of UTF-8."""
     tokens: numpy.ndarray  # int32 [number of tokens]
     starts: numpy.ndarray  # int64, of the same length.
     ends: numpy.ndarray
+    # int64: where places are bytes, the first of each character, and behind them their number.
+    bytes: numpy.ndarray | None = None
+
+    def starts_before(self, characters):
+        """Returns how many tokens begin before each of these characters of the text."""
+        return self.starts.searchsorted(self._places(characters))
+
+    def ends_by(self, characters):
+        """Returns how many tokens have ended where each of these characters begins."""
+        return self.ends.searchsorted(self._places(characters), side="right")
+
+    def in_characters(self):
+        """Returns the same with places in characters: all of one of which a token is a part."""
+        if self.bytes is None:
+            return self
+        return EncodedText(self.tokens, self.bytes.searchsorted(self.starts, side="right") - 1,
+                           self.bytes.searchsorted(self.ends - 1, side="right"))
+
+    def _places(self, characters):
+        return characters if self.bytes is None else self.bytes[characters]
 
 
 class TextEncoder:
@@ -60,7 +80,7 @@ class TextEncoder:
         # Bytes are never added, so if none is lacking, tokens lie one behind the other. Lacking are
         # those without a token, and white space that a special token took along.
         if tokens.size and ends[-1] == num_bytes and unicodedata.is_normalized("NFC", text):
-            return _in_characters(text, tokens, ends - lengths, ends)
+            return EncodedText(tokens, ends - lengths, ends, _bytes_of_characters(text))
         return None
 
 
@@ -72,7 +92,8 @@ def _place_by_library(encoding):
 def _joined(texts, placed):
     """Returns texts, each of which has its tokens placed, as one."""
     begins = itertools.accumulate(map(len, texts), initial=0)
-    parts = [(it.tokens, it.starts + begin, it.ends + begin) for it, begin in zip(placed, begins)]
+    parts = [(it.tokens, it.starts + begin, it.ends + begin)
+             for it, begin in zip((it.in_characters() for it in placed), begins)]
     return EncodedText(*map(numpy.concatenate, zip(*parts)))
 
 
@@ -85,11 +106,10 @@ def _lengths_in_bytes(tokenizer):
     return lengths
 
 
-def _in_characters(text, tokens, starts, ends):
-    """Returns the tokens with their places, which are given in bytes of the text's UTF-8."""
-    if not text.isascii():
-        data = numpy.frombuffer(text.encode(), dtype=numpy.uint8)
-        # How many characters begin up to each byte: all bytes do but those of the form 10xxxxxx.
-        begun = (data & 0xC0 != 0x80).cumsum()
-        starts, ends = begun[starts] - 1, begun[ends - 1]
-    return EncodedText(tokens, starts, ends)
+def _bytes_of_characters(text):
+    """Returns the first byte of each character, and behind them their number, or None where each is
+    a character."""
+    if text.isascii():
+        return None
+    data = numpy.frombuffer(text.encode() + b"\0", dtype=numpy.uint8)
+    return (data & 0xC0 != 0x80).nonzero()[0]  # Those of the form 10xxxxxx begin none.

@@ -20,10 +20,11 @@ def read_text_lines(path, wanted, progress):
     part of its text.
     """
     is_empty = True
+    name = str(path)
     with naming_file(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             progress(len(line))
-            place = f"{path}, line {number}"
+            place = f"{name}, line {number}"
             text = _text_of(line, number, place)
             if not text or text.isspace():
                 continue
