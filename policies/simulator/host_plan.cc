@@ -83,8 +83,16 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
                      turn == 0 ? LateUses::kDelayAll : LateUses::kAsked, interrupt);
     times = TimesOf(playback.host_accesses(), result.host_uses, round);
   }
-  result.played.totals.nvme_read_bytes += round.read_bytes;
-  result.played.totals.nvme_write_bytes += round.write_bytes;
+  Prediction& totals = result.played.totals;
+  totals.nvme_read_bytes += round.read_bytes;
+  totals.nvme_write_bytes += round.write_bytes;
+  // Updates move states beside what is spilled, which the rounds in HOST know nothing of.
+  const int64_t disk_ns = std::max(TransferNs(totals.nvme_read_bytes, costs.nvme_read),
+                                   TransferNs(totals.nvme_write_bytes, costs.nvme_write));
+  if (disk_ns > totals.round_ns) {
+    totals.stall_ns[static_cast<size_t>(StallCause::kNvme)] += disk_ns - totals.round_ns;
+    totals.round_ns = disk_ns;
+  }
   if (with_events) {
     AddTransfers(round.transfers, trace.chunk_bytes,
                  std::max<int64_t>(result.played.totals.round_ns, 1), result.played.events);

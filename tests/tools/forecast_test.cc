@@ -114,6 +114,24 @@ TEST(ForecastTest, AStepTakesAtLeastTheTimeOfAllItsReads) {
   EXPECT_GT(forecast.prediction.stall_ns[static_cast<int>(StallCause::kNvme)], 0);
 }
 
+// Of states whose home is NVME, and of what HOST lacks room for.
+TEST(ForecastTest, AStepTakesAtLeastTheTimeOfAllItsWrites) {
+  Machine machine = LargeMachine();
+  machine.compute = {.flops_per_second = 1e15, .memory_bytes_per_second = 1e15};
+  machine.links.nvme_read = 1e12;
+  machine.bytes[Tier::kNvme] = 64 * kGiB;
+  Job job = SmallJob();
+  job.chunk_bytes = kMiB;
+  job.round.states_on_nvme = true;
+  ASSERT_OK_AND_ASSIGN(const Forecast all, ForecastOf(job, machine));
+  machine.bytes[Tier::kHost] = all.spare_bytes + all.host.sum() / 4;
+  ASSERT_OK_AND_ASSIGN(const Forecast forecast, ForecastOf(job, machine));
+  ASSERT_OK(forecast.fit);
+  EXPECT_GT(forecast.prediction.nvme_write_bytes, all.prediction.nvme_write_bytes);
+  EXPECT_LE(forecast.busy_fraction[static_cast<int>(ForecastLane::kNvmeWrite)], 1 + 1e-6);
+  EXPECT_GT(forecast.prediction.round_ns, all.prediction.round_ns);
+}
+
 TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
   Machine machine = LargeMachine();
   Job job = SmallJob();
