@@ -78,13 +78,16 @@ class Changes {
 
   void ChangeMemory() {
     const auto size = [](int64_t bytes) { return RoundUp(bytes, kStep); };
-    const auto flag = [](int64_t bytes) { return absl::StrCat(bytes / kGiB, "GiB"); };
+    const auto flag = [](int64_t bytes) {
+      return bytes % kGiB == 0 ? absl::StrCat(bytes / kGiB, "GiB")
+                               : absl::StrCat(bytes / kMiB, "MiB");
+    };
     const int64_t device = machine_.bytes[Tier::kDevice];
     const int64_t host = machine_.bytes[Tier::kHost];
     const int64_t nvme = machine_.bytes[Tier::kNvme];
     int64_t more_device = device;
     if (fits()) {
-      more_device = 2 * device;
+      more_device = RoundUp(2 * device, kMiB);
     } else if (forecast_.device_floor.bytes() > device) {
       more_device = size(forecast_.device_floor.bytes());
     }

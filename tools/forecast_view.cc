@@ -191,7 +191,7 @@ Json PredictionJson(const Forecast& forecast) {
 
 std::string ForecastText(const ForecastTitle& title, const std::optional<Job>& job,
                          const Machine& machine, const Forecast& forecast,
-                         absl::Span<const Advice> advice) {
+                         std::optional<absl::Span<const Advice>> advice) {
   std::string text =
       absl::StrFormat("%s: %s parameters", title.model, WithCommas(forecast.num_parameters));
   if (job) {
@@ -213,13 +213,13 @@ std::string ForecastText(const ForecastTitle& title, const std::optional<Job>& j
   AppendPlaces(text, machine, forecast);
   if (forecast.fit.ok()) AppendChunks(text, forecast);
   if (forecast.is_predicted()) AppendTimes(text, forecast);
-  if (job) AppendAdvice(text, forecast, advice);
+  if (advice.has_value()) AppendAdvice(text, forecast, *advice);
   return text;
 }
 
 nlohmann::json ForecastJson(const ForecastTitle& title, const std::optional<Job>& job,
                             const Machine& machine, const Forecast& forecast,
-                            absl::Span<const Advice> advice) {
+                            std::optional<absl::Span<const Advice>> advice) {
   Json json = {{"model", title.model},
                {"gpu", title.gpu},
                {"parameters", forecast.num_parameters},
@@ -244,7 +244,7 @@ nlohmann::json ForecastJson(const ForecastTitle& title, const std::optional<Job>
   if (!forecast.no_plan.ok()) json["no_plan"] = std::string(forecast.no_plan.message());
   if (forecast.is_predicted()) json["prediction"] = PredictionJson(forecast);
   json["advice"] = Json::array();
-  for (const Advice& one : advice) {
+  for (const Advice& one : advice.value_or(absl::Span<const Advice>())) {
     json["advice"].push_back({{"change", one.change},
                               {"gain_fraction", Gain(forecast, one)},
                               {"step_ns", one.forecast.prediction.round_ns},

@@ -21,12 +21,13 @@ struct ForecastTitle {
 // How many pieces of advice are shown.
 inline constexpr int kShownAdvice = 2;
 
-// `job`: nothing for a recorded round, of which advice is not told.
+// `job`: nothing for a recorded round. `advice`: nothing where nothing else was tried, as for a
+// round whose trace is given.
 std::string ForecastText(const ForecastTitle& title, const std::optional<Job>& job,
                          const Machine& machine, const Forecast& forecast,
-                         absl::Span<const Advice> advice);
+                         std::optional<absl::Span<const Advice>> advice);
 nlohmann::json ForecastJson(const ForecastTitle& title, const std::optional<Job>& job,
                             const Machine& machine, const Forecast& forecast,
-                            absl::Span<const Advice> advice);
+                            std::optional<absl::Span<const Advice>> advice);
 
 }  // namespace gemini::tools

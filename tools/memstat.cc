@@ -16,6 +16,7 @@
 #include "gemini/system/runtime_directory.h"
 #include "gemini/system/status_macros.h"
 #include "tools/gpu_view.h"
+#include "tools/json_text.h"
 #include "tools/memstat_plan.h"
 #include "tools/memstat_trace.h"
 #include "tools/status_view.h"
@@ -60,7 +61,7 @@ absl::Status ShowStatus(client::Connection& server, bool as_json) {
   if (as_json) {
     nlohmann::json shown = StatusJson(status);
     if (!gpu.empty()) shown["gpu"] = GpuJson(gpu, status.device_is_counted(), ReadGpuUse(gpu));
-    std::puts(shown.dump(2).c_str());
+    std::puts(JsonText(shown).c_str());
   } else {
     std::fputs(StatusText(status).c_str(), stdout);
     if (!gpu.empty()) {
@@ -94,7 +95,7 @@ absl::Status ShowChunks(client::Connection& server, const std::string& space, bo
     first += shown;
     if (shown == 0 || first >= page.num_chunks()) break;
   }
-  if (as_json) std::puts(rows.dump(2).c_str());
+  if (as_json) std::puts(JsonText(rows).c_str());
   return absl::OkStatus();
 }
 
@@ -113,7 +114,7 @@ absl::Status Show(const Options& options) {
   return ShowChunks(server, options.space, options.json);
 }
 
-int Main(int argc, char** argv) {
+int Run(int argc, char** argv) {
   Options options;
   CLI::App app("Shows what a running geminid holds: tiers, tenants, budgets, chunks by state.");
   app.add_option("--socket", options.socket_path, "The daemon's socket")->capture_default_str();
@@ -137,6 +138,14 @@ int Main(int argc, char** argv) {
     return 1;
   }
   return 0;
+}
+
+int Main(int argc, char** argv) {
+  const int status = Run(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fputs("memstat: what it shows could not be written: the disk is full, or nobody reads it\n",
+             stderr);
+  return status == 0 ? 1 : status;
 }
 
 }  // namespace

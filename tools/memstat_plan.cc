@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,11 +24,14 @@
 #include "tools/forecast_advice.h"
 #include "tools/forecast_view.h"
 #include "tools/gpu_table.h"
+#include "tools/json_text.h"
 #include "tools/ranks_plan.h"
 #include "tools/recorded_round.h"
 #include "tools/trace_helper.h"
 #include "trainer/checkpoint/replace_file.h"
+#include "trainer/config/mesh_of_keys.h"
 #include "trainer/data/task_wish_of_run.h"
+#include "trainer/data/training_data.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/families/parameter_count.h"
 #include "trainer/forecast/round_of_run.h"
@@ -100,12 +104,20 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                .optimizer = *optimizer,
                .moments = *moments,
                .states_on_nvme = flags.optimizer_tier == "nvme",
+               .has_documents = flags.has_documents,
                .on_cpu = flags.gpu == kCpu};
   job.round.vocabulary_blocks = flags.vocabulary_blocks > 0
                                     ? flags.vocabulary_blocks
                                     : VocabularyBlocks(spec, job.round, device_bytes);
   GEMINI_RETURN_IF_ERROR(ChunkSize(flags, job.chunk_bytes));
   return job;
+}
+
+// Refuses keys of several ranks.
+absl::Status CheckIsForOne(const trainer::RunConfig& run) {
+  GEMINI_RETURN_IF_ERROR(CheckRunOfRanks(run, 1));
+  GEMINI_RETURN_IF_ERROR(MeshOfKeys(run, 1).status());
+  return GridOfKeys(run, 1).status();
 }
 
 // Sets what keys of gemini-train say in place of flags, and `run` to all of them.
@@ -118,6 +130,13 @@ absl::Status ApplyTrainKeys(PlanFlags& flags, trainer::RunConfig& run) {
   if (run.micro_batch_schedule != "horizontal" || run.policy != "auto") {
     return absl::UnimplementedError(
         "steps of --micro-batch-schedule horizontal and --policy auto alone are foretold");
+  }
+  if (flags.ranks == 0) {
+    const absl::Status alone = CheckIsForOne(run);
+    if (!alone.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(alone.message(), ": --ranks N says how many there are, before the keys"));
+    }
   }
   const trainer::RoundShape round = trainer::RoundOf(run);
   if (!run.model.empty()) flags.model = run.model;
@@ -134,7 +153,16 @@ absl::Status ApplyTrainKeys(PlanFlags& flags, trainer::RunConfig& run) {
     if (bytes != kAutoBytes) flag = absl::StrCat(bytes);
   };
   set_size(flags.device, run.device_memory);
-  set_size(flags.host, run.host_memory);
+  // --host is a node's, and the key a rank's.
+  const int64_t on_node =
+      flags.ranks > 0 ? std::max<int64_t>(std::min(flags.gpus_per_node, flags.ranks), 1) : 1;
+  if (run.host_memory != kAutoBytes &&
+      run.host_memory > std::numeric_limits<int64_t>::max() / on_node) {
+    return absl::InvalidArgumentError(absl::StrCat("--host-memory ", run.host_memory,
+                                                   " of each of ", on_node,
+                                                   " ranks is more than can be counted"));
+  }
+  set_size(flags.host, run.host_memory == kAutoBytes ? kAutoBytes : run.host_memory * on_node);
   set_size(flags.chunk_size, run.chunk_size);
   if (!run.nvme.empty()) {
     int64_t bytes = 0;
@@ -142,6 +170,33 @@ absl::Status ApplyTrainKeys(PlanFlags& flags, trainer::RunConfig& run) {
     flags.nvme = absl::StrCat(bytes);
   }
   if (run.device_bandwidth > 0) flags.pcie = absl::StrCat(run.device_bandwidth, "/s");
+  return absl::OkStatus();
+}
+
+// Sets what the run's data say of their rows. Without the file, which may be on another machine, it
+// does nothing.
+absl::Status ApplyRows(const trainer::RunConfig& run, PlanFlags& flags) {
+  if (run.data.empty()) return absl::OkStatus();
+  constexpr int64_t kAny = 2;  // A text has the length that is asked for.
+  absl::StatusOr<trainer::TrainingData> data = trainer::TrainingData::Open(run.data, kAny);
+  if (absl::IsNotFound(data.status())) return absl::OkStatus();
+  GEMINI_RETURN_IF_ERROR(data.status());
+  const bool has_rows =
+      data->examples() != nullptr || data->labeled() != nullptr || data->alignments() != nullptr;
+  if (!has_rows) return absl::OkStatus();
+  const int64_t sequence = data->sequence_tokens();
+  if (run.sequence > 0 && run.sequence != sequence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--data ", run.data, " has rows of ", sequence,
+                     " tokens, and the run has sequences of ", run.sequence, ": give --sequence ",
+                     sequence, ", or prepare the data with --sequence ", run.sequence));
+  }
+  flags.sequence = sequence;
+  // Whether there is padding only all rows say. Of a causal model it makes no difference.
+  flags.has_documents =
+      data->labeled() != nullptr ||
+      (data->examples() != nullptr &&
+       (data->examples()->rows().is_packed() || data->task().kind == trainer::TaskKind::kMasked));
   return absl::OkStatus();
 }
 
@@ -180,10 +235,11 @@ int Refuse(const absl::Status& status, int exit_status) {
 }
 
 int Print(const PlanFlags& flags, const ForecastTitle& title, const std::optional<Job>& job,
-          const Machine& machine, const Forecast& forecast, absl::Span<const Advice> advice) {
-  const std::string text = flags.json
-                               ? ForecastJson(title, job, machine, forecast, advice).dump(2) + "\n"
-                               : ForecastText(title, job, machine, forecast, advice);
+          const Machine& machine, const Forecast& forecast,
+          std::optional<absl::Span<const Advice>> advice) {
+  const std::string text =
+      flags.json ? JsonText(ForecastJson(title, job, machine, forecast, advice)) + "\n"
+                 : ForecastText(title, job, machine, forecast, advice);
   std::fputs(text.c_str(), stdout);
   if (!flags.plan_file.empty() && forecast.is_predicted()) {
     const absl::Status written = trainer::ReplaceFile(flags.plan_file, EncodePlan(forecast.plan));
@@ -219,7 +275,7 @@ int RunTraced(const PlanFlags& flags) {
   forecast->tokens = round.batch * round.sequence * round.micro_batches;
   const ForecastTitle title = {reply->model,
                                flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
-  return Print(flags, title, Job{round, chunk_bytes}, *machine, *forecast, {});
+  return Print(flags, title, Job{round, chunk_bytes}, *machine, *forecast, std::nullopt);
 }
 
 int RunRecorded(const PlanFlags& flags,
@@ -247,7 +303,7 @@ int RunRecorded(const PlanFlags& flags,
   if (!forecast.ok()) return Refuse(forecast.status(), 2);
   const ForecastTitle title = {absl::StrCat("space ", flags.space),
                                absl::StrCat("phase ", flags.phase, ", as recorded")};
-  return Print(flags, title, /*job=*/std::nullopt, machine, *forecast, {});
+  return Print(flags, title, /*job=*/std::nullopt, machine, *forecast, std::nullopt);
 }
 
 }  // namespace
@@ -460,6 +516,7 @@ int RunPlan(PlanFlags flags,
   if (const absl::Status status = ApplyTrainKeys(flags, run); !status.ok()) {
     return Refuse(status, 2);
   }
+  if (const absl::Status status = ApplyRows(run, flags); !status.ok()) return Refuse(status, 1);
   if (!flags.space.empty()) return RunRecorded(flags, connect);
   if (!flags.trace.empty()) return RunTraced(flags);
   if (flags.model.empty()) {
@@ -506,7 +563,7 @@ int RunPlan(PlanFlags flags,
     return Refuse(forecast.status(), absl::IsInvalidArgument(forecast.status()) ? 2 : 1);
   }
   const std::vector<Advice> advice = Advise(*job, *machine, *forecast, trace);
-  return Print(flags, title, *job, *machine, *forecast, advice);
+  return Print(flags, title, *job, *machine, *forecast, absl::MakeConstSpan(advice));
 }
 
 }  // namespace gemini::tools

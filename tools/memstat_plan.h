@@ -36,7 +36,8 @@ struct PlanFlags {
   std::string moments = "fp32";
   std::string optimizer_tier = "host";
   int64_t batch = 8;
-  int64_t sequence = 0;  // 0: ModelSpec::default_sequence().
+  int64_t sequence = 0;        // 0: ModelSpec::default_sequence().
+  bool has_documents = false;  // Rows of the run's data may have several, or padding.
   int64_t accumulate = 1;
   bool recompute = false;
   std::string chunk_size;

@@ -15,6 +15,7 @@
 #include "gemini/system/status_macros.h"
 #include "policies/planner/planner.h"
 #include "policies/trace/range_trace.h"
+#include "tools/json_text.h"
 #include "tools/perfetto_trace.h"
 #include "tools/planned_timeline.h"
 #include "tools/recorded_round.h"
@@ -177,7 +178,7 @@ absl::Status WriteTrace(client::Connection& server, const TraceFlags& flags) {
         {.name = "planned", .events = std::move(planned->events), .spaces = recorded.spaces});
   }
   const absl::Status written =
-      trainer::ReplaceFile(flags.output, PerfettoTrace(processes).dump() + "\n");
+      trainer::ReplaceFile(flags.output, JsonText(PerfettoTrace(processes), /*indent=*/-1) + "\n");
   if (!written.ok()) return written;
   std::printf("%s: %s of %s, %s operators; open it at https://ui.perfetto.dev\n",
               flags.output.c_str(),

@@ -89,7 +89,7 @@ absl::StatusOr<RankRates> ReadRankRates(const std::string& path, int64_t num_ran
   if (others.empty()) return absl::NotFoundError(absl::StrCat(path, ": it is empty"));
   return absl::NotFoundError(absl::StrCat(
       path, ": it has no rates of ", num_ranks, " ranks, but of ", absl::StrJoin(others, ", "),
-      ": measure them by gemini-bench ranks --ranks ", num_ranks));
+      ": measure them by gemini-bench ranks --measure FILE --ranks ", num_ranks));
 }
 
 }  // namespace gemini::tools

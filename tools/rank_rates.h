@@ -15,7 +15,7 @@ namespace gemini::tools {
 
 struct RankRates {
   int64_t num_ranks = 0;
-  trainer::ComputeRate compute;  // In fp32.
+  trainer::ComputeRate compute;  // In fp32. Products are those of a training step.
   policies::RankLink link;       // Of rings through all ranks.
   double sum_bytes_per_second = 0;
 };

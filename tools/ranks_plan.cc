@@ -16,6 +16,7 @@
 #include "policies/scaling/mesh_fit.h"
 #include "policies/scaling/mesh_search.h"
 #include "tools/gpu_table.h"
+#include "tools/json_text.h"
 #include "tools/rank_rates.h"
 #include "tools/ranks_view.h"
 #include "trainer/config/mesh_of_keys.h"
@@ -70,7 +71,7 @@ absl::Status ApplyRates(const RankRates& rates, PlanFlags& flags) {
 
 // Prints what a run or a search takes. Returns the exit status.
 int Print(const PlanFlags& flags, const std::string& text, const nlohmann::json& json, bool fits) {
-  std::fputs(flags.json ? absl::StrCat(json.dump(2), "\n").c_str() : text.c_str(), stdout);
+  std::fputs(flags.json ? absl::StrCat(JsonText(json), "\n").c_str() : text.c_str(), stdout);
   return fits ? 0 : 1;
 }
 

@@ -20,6 +20,7 @@ KEPT_TRACE = pathlib.Path(__file__).parent / "gpt2_step.trace"
 MOST_SECONDS = 1.0
 ATTEMPTS = 3
 
+GPT2 = {"model_type": "gpt2"}  # Small, as its makers have it.
 GPT2_XL = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "vocab_size": 50257}
 
 
@@ -142,12 +143,29 @@ def check_train_keys(root):
                                 "--moments", "8bit", "--device-memory", "2GiB")
     check(by_keys == by_flags, by_keys, errors)
     for keys, message in [(["--bathc", "2"], "--batch"), (["--policy", "online"], "--policy auto alone"),
-                          (["--micro-batch-schedule", "vertical"], "horizontal")]:
+                          (["--micro-batch-schedule", "vertical"], "horizontal"),
+                          # Those of several ranks are not left out silently.
+                          (["--pipeline", "4"], "--ranks N says how many"),
+                          (["--tensor", "1d", "--tensor-size", "4"], "--ranks N says how many")]:
         status, _, errors, _ = run(root / "gpt2-xl", None, *machine, "--", *keys)
         check(status == 2 and message in errors, errors)
     # What a key says a flag may not say, too.
     status, _, errors, _ = run(root / "gpt2-xl", None, *machine, "--batch", "2", "--", "--accumulate", "2")
     check(status == 2 and "--batch" in errors, errors)
+
+
+def check_output(root):
+    """Any name is shown, and what cannot be written is told."""
+    odd = root / os.fsdecode(b"\xff\xfe")
+    machine = ["--gpu", "rtx2060", "--device", "300MiB", "--host", "64GiB", "--batch", "1", "--sequence", "64"]
+    status, text, errors, _ = run(odd, GPT2, *machine, "--json")
+    check(status == 0 and "\ufffd" in json.loads(text)["model"], status, errors)
+    # Sizes that were tried are those that are named.
+    advice = [one["change"] for one in json.loads(text)["advice"]]
+    check(any("--device 600MiB" in change for change in advice), advice)
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([MEMSTAT, "plan", "--model", odd, *machine], stdout=full, stderr=subprocess.PIPE, text=True)
+    check(done.returncode == 1 and "could not be written" in done.stderr, done.returncode, done.stderr)
 
 
 def check_request(root):
@@ -166,27 +184,54 @@ def check_request(root):
         _, by_model, _, _ = run(root / "gpt2-xl", None, *asked, "--json")
         check(by_file != "", errors)
         by_file, by_model = json.loads(by_file), json.loads(by_model)
+        check(by_file["advice"] == [], by_file["advice"])
         del by_file["advice"], by_model["advice"]
         check(by_file == by_model, by_file, by_model)
+    # Nothing else was tried.
+    _, text, errors, _ = run(root, None, *machine, *given, "--trace", str(root / "asked.trace"))
+    check(text != "" and "helps" not in text, text, errors)
     # The file has its round.
     status, _, errors, _ = run(root, None, "--gpu", "rtx3090", *given, "--trace", str(root / "asked.trace"),
                                "--batch", "4")
     check(status == 2 and "--batch" in errors, errors)
 
 
-def save_labels(path, num_labels):
-    """A file of one row of eight tokens, with a number for each label."""
-    tensors, data = {}, b""
-    for name, kind, shape in (("tokens", "I32", [1, 8]), ("documents", "I32", [1, 8]),
-                              ("labels", "F32", [1, num_labels])):
-        tensors[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + 4 * shape[1]]}
-        data += (1).to_bytes(4, "little") * shape[1]
-    metadata = {"gemini.format": "1", "task": "sequence-classification", "rows": "1", "sequence": "8", "layout": "pad",
-                "problem_type": "regression", "num_labels": str(num_labels), "names": ""}
-    header = json.dumps({"__metadata__": metadata, **tensors}).encode()
+def save_row(path, tensors, metadata):
+    """A file of one row of eight tokens, and of other tensors of ones: (name, type, shape, bytes of an element)."""
+    entries, data = {}, b""
+    for name, kind, shape, size in [("tokens", "I32", [1, 8], 4), ("documents", "I32", [1, 8], 4), *tensors]:
+        values = (1).to_bytes(size, "little") * shape[1]
+        entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    metadata = {"gemini.format": "1", "rows": "1", "sequence": "8", "layout": "pad", **metadata}
+    header = json.dumps({"__metadata__": metadata, **entries}).encode()
     header += b" " * (-len(header) % 8)
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
     return str(path)
+
+
+def save_labels(path, num_labels):
+    """The row has a number for each label."""
+    return save_row(path, [("labels", "F32", [1, num_labels], 4)], {
+        "task": "sequence-classification", "problem_type": "regression", "num_labels": str(num_labels), "names": ""})
+
+
+def check_rows(root):
+    """Data that a run is given say how long its sequences are, and whether rows have several documents."""
+    answers = [("answers", "U8", [1, 8], 1)]
+    files = {layout: save_row(root / f"{layout}.safetensors", answers, {"task": "causal", "layout": layout})
+             for layout in ("pad", "pack")}
+    for layout, path in files.items():
+        for flags in [], ["--ranks", "2"]:
+            asked = ["--json"] if flags else ["--print-request"]
+            status, text, errors, _ = run(root / "gpt2-xl", None, "--gpu", "rtx3090", "--host", "64GiB", *flags, *asked,
+                                          "--", "--data", path, "--precision", "bf16")
+            check(status == 0, errors)
+            if not flags:
+                check((json.loads(text)["sequence"], json.loads(text)["has_documents"]) == (8, layout == "pack"), text)
+        status, _, errors, _ = run(root / "gpt2-xl", None, "--gpu", "rtx3090", "--host", "64GiB", "--", "--data", path,
+                                   "--sequence", "64")
+        check(status == 1 and "rows of 8 tokens, and the run has sequences of 64" in errors, status, errors)
 
 
 def check_tasks(root):
@@ -285,6 +330,8 @@ def main(root):
                       most_seconds=3.0)
 
     check_train_keys(root)
+    check_output(root)
+    check_rows(root)
     check_request(root)
     check_tasks(root)
 

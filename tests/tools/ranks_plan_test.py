@@ -67,6 +67,18 @@ class RanksPlanTest(unittest.TestCase):
         self.assertGreater(seconds["idle"], 0)
         self.assertAlmostEqual(found["tokens_per_second"], 8 * 4 * 2048 / seconds["total"], delta=1)
 
+    def test_schedules_that_no_run_has_are_foretold(self):
+        keys = ("--gpu", "a100-80", "--ranks", 8, "--", "--precision", "bf16", "--pipeline", 4, "--accumulate", 16,
+                "--batch", 1, "--sequence", 2048, "--pipeline-schedule")
+        idle = {schedule: self.json(7.5, *keys, schedule)["step_seconds"]["idle"] for schedule in ("1f1b", "zb-h1")}
+        self.assertLess(idle["zb-h1"], idle["1f1b"])
+
+    def test_the_key_of_host_memory_is_of_each_rank(self):
+        gpus = ("--gpu", "rtx3090", "--ranks", 2, "--batch", 1, "--sequence", 1024, "--recompute", "--host", "256GiB")
+        keys = ("--gpu", "rtx3090", "--ranks", 2, "--", "--precision", "bf16", "--batch", 1, "--sequence", 1024,
+                "--recompute", "--host-memory", "128GiB")
+        self.assertEqual(self.json(7.5, *gpus)["memory"], self.json(7.5, *keys)["memory"])
+
     def test_what_does_not_fit_lacks_memory(self):
         text = self.plan(145.6, "--gpu", "a100-80", "--ranks", 8, "--batch", 1, "--sequence", 2048, status=1)
         self.assertRegex(text, r"memory +[0-9.]+ [GT]iB, DEVICE has [0-9.]+ GiB, it lacks [0-9.]+ [GT]iB: ")

@@ -228,10 +228,10 @@ class NewHeadsTest(NewHeadsTestCase):
 
     def test_memstat_plans_a_task_as_it_runs(self):
         """The floor of a run that is given --task, and what it holds beside the model, are what the keys foretell."""
-        # A forecast takes it that labelled rows end in padding, and does not know of that of masked words.
+        # A forecast takes it that rows end in padding.
         data = {"sequence-classification": self.classification("ragged_labels", shortest=SEQUENCE - 4)[0],
-                "masked": save_masked(self.directory / "whole_masked.safetensors",
-                                      masked(make_rows(1, ROWS, shortest=SEQUENCE), 1), "pad")}
+                "masked": save_masked(self.directory / "ragged_masked.safetensors",
+                                      masked(make_rows(1, ROWS, shortest=SEQUENCE - 4), 1), "pad")}
         rates = ["--gpu", "cpu", "--tflops", "1", "--memory-bandwidth", "10GiB/s", "--pcie", "10GiB/s"]
         floors = []
         for task, path in data.items():

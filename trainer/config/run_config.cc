@@ -76,10 +76,6 @@ absl::Status CheckPipeline(const RunConfig& config) {
   }
   GEMINI_ASSIGN_OR_RETURN(const policies::PipelineSchedule schedule,
                           policies::ParsePipelineSchedule(config.pipeline_schedule));
-  if (policies::SplitsBackward(schedule)) {
-    return refuse("--pipeline-schedule ", config.pipeline_schedule,
-                  " is only foretold: take 1f1b or interleaved");
-  }
   // What else a schedule wants of the numbers. The lists themselves may be too long for a typo.
   const absl::Status shape =
       policies::CheckPipelineShape(schedule, {.ranks = config.pipeline,
@@ -91,6 +87,15 @@ absl::Status CheckPipeline(const RunConfig& config) {
 }
 
 }  // namespace
+
+absl::Status CheckScheduleRuns(const RunConfig& config) {
+  GEMINI_ASSIGN_OR_RETURN(const policies::PipelineSchedule schedule,
+                          policies::ParsePipelineSchedule(config.pipeline_schedule));
+  if (config.pipeline == 1 || !policies::SplitsBackward(schedule)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--pipeline ", config.pipeline,
+                                                 ": --pipeline-schedule ", config.pipeline_schedule,
+                                                 " is only foretold: take 1f1b or interleaved"));
+}
 
 ElementType RunConfig::element() const {
   for (const ElementType type : kAllElementTypes) {

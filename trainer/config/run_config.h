@@ -141,7 +141,10 @@ std::string ToToml(RunConfig config);
 // The checks that need several keys: what must be given, what excludes what. INVALID_ARGUMENT names
 // the keys.
 absl::Status CheckRunConfig(const RunConfig& config);
-// The same for a run of several ranks; one rank can do all. UNIMPLEMENTED: names the key.
+// The same for a run of several ranks, or for its forecast; one rank can do all. UNIMPLEMENTED:
+// names the key.
 absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks);
+// Refuses a pipeline whose schedule is only foretold. INVALID_ARGUMENT: names the keys.
+absl::Status CheckScheduleRuns(const RunConfig& config);
 
 }  // namespace gemini::trainer

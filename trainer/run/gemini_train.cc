@@ -226,6 +226,7 @@ class TrainingRun {
   std::vector<ParameterShape> parameters_;  // Of the whole model, as files have them.
   TrainingMemory memory_;
   std::unique_ptr<PipelineStage> stage_;  // Runs the model where there are pipelines, else null.
+  bool has_begun_ = false;                // To write to the output directory.
   int error_status_ = kExitError;
 };
 
@@ -249,7 +250,8 @@ absl::StatusOr<int> TrainingRun::Run() {
   if (!summary.ok()) {
     if (!ranks_.is_first()) return summary.status();
     const absl::StatusOr<std::vector<SavedCheckpoint>> saved = directory_->Checkpoints();
-    if (saved.ok() && !saved->empty()) {
+    // Of an --overwrite run that did no step they are the former run's.
+    if ((has_begun_ || config_.resume) && saved.ok() && !saved->empty()) {
       LogWarning(absl::StrCat("--resume goes on from ", saved->back().path));
     }
     return summary.status();
@@ -463,30 +465,35 @@ absl::Status TrainingRun::Load() {
 
 absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
   const auto warn = [this](const std::string& text) { Warn(text); };
-  const TrainingParts parts = {
-      .config = config_,
-      .device = torch_device_,
-      .model = *model_,
-      .stage = stage_.get(),
-      .store = *memory_.store,
-      .activations = *memory_.activations,
-      .fetch_expert = memory_.fetch_expert,
-      .parameters = parameters_,
-      .data = *data_,
-      .eval_data = eval_data_.has_value() ? &*eval_data_ : nullptr,
-      .source = *source_,
-      .directory = directory_.has_value() ? &*directory_ : nullptr,
-      .begin =
-          [&] { return BeginOutput(config_, MetricsMode(config_), resumed_, *directory_, warn); },
-      .progress = progress_,
-      .interrupt = interrupt_,
-      .ranks = ranks_,
-      .part = {.index = layout_.data(ranks_.rank()),
-               .count = layout_.num_data(),
-               .batch_parts = layout_.parts_of_batch(),
-               .speaks = layout_.SpeaksForData(ranks_.rank())},
-      .log = [this](const std::string& text) { Log(text); },
-      .warn = warn};
+  const TrainingParts parts = {.config = config_,
+                               .device = torch_device_,
+                               .model = *model_,
+                               .stage = stage_.get(),
+                               .store = *memory_.store,
+                               .activations = *memory_.activations,
+                               .fetch_expert = memory_.fetch_expert,
+                               .parameters = parameters_,
+                               .data = *data_,
+                               .eval_data = eval_data_.has_value() ? &*eval_data_ : nullptr,
+                               .source = *source_,
+                               .directory = directory_.has_value() ? &*directory_ : nullptr,
+                               .begin =
+                                   [&] {
+                                     absl::StatusOr<MetricsFile> begun =
+                                         BeginOutput(config_, MetricsMode(config_), resumed_,
+                                                     *directory_, warn);
+                                     has_begun_ = begun.ok();
+                                     return begun;
+                                   },
+                               .progress = progress_,
+                               .interrupt = interrupt_,
+                               .ranks = ranks_,
+                               .part = {.index = layout_.data(ranks_.rank()),
+                                        .count = layout_.num_data(),
+                                        .batch_parts = layout_.parts_of_batch(),
+                                        .speaks = layout_.SpeaksForData(ranks_.rank())},
+                               .log = [this](const std::string& text) { Log(text); },
+                               .warn = warn};
   return Train(parts, resumed_.has_value() ? &resumed_->state : nullptr,
                resumed_.has_value() ? resumed_->path : "");
 }
@@ -527,6 +534,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
     layout = LayoutOf(line->config, job.where.num_ranks);
     parsed = AtItsLine(layout.status(), *line);
     parsed.Update(AtItsLine(CheckRunOfRanks(line->config, job.where.num_ranks), *line));
+    parsed.Update(AtItsLine(CheckScheduleRuns(line->config), *line));
   }
   parsed = job.agreement().Agree(parsed);
   if (!parsed.ok()) return Fail(parsed, kExitUsage, job.where.rank);
