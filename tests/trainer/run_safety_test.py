@@ -11,6 +11,9 @@ import signal
 import subprocess
 import unittest
 
+import numpy
+import safetensors.numpy
+
 import train_program
 from train_program import MODELS, metrics, run, steps
 
@@ -28,6 +31,9 @@ class RunSafetyTest(train_program.TrainTest):
                 return
             except subprocess.TimeoutExpired:
                 pass
+
+    def state(self, output):
+        return json.loads((output / "latest" / "trainer_state.json").read_text())
 
     def files(self, directory):
         return {str(path): path.stat().st_mtime_ns for path in directory.rglob("*")}
@@ -90,11 +96,51 @@ class RunSafetyTest(train_program.TrainTest):
         lines = (output / "metrics.jsonl").read_text().splitlines(keepends=True)
         self.assertIn("eval_loss", lines[-1])
         (output / "metrics.jsonl").write_text("".join(lines[:-1]))
+        state = self.state(output)
+        self.assertEqual(state["evaluated_step"], 4)
+        (output / "latest" / "trainer_state.json").write_text(json.dumps({**state, "evaluated_step": 0}))
         result = run(output=output, resume=True)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual((output / "metrics.jsonl").read_text(), "".join(lines))
+        self.assertEqual(self.state(output), state)
         losses = [line["loss"] for line in steps(output)]
         self.assertIn(f"Loss         {losses[0]:.4f} at step 1, {losses[-1]:.4f} at the end", result.stdout)
+
+    def test_what_was_trained_is_saved_before_it_is_evaluated(self):
+        output, data = self.directory / "out", self.directory / "eval.npy"
+        shutil.copy(MODELS / "eval.npy", data)
+        process = self.start(**self.keys(steps=300), eval_data=data, output=output)
+        self.wait_for(process, output / "metrics.jsonl")
+        os.truncate(data, 1000)
+        _, errors = process.communicate(timeout=train_program.TIMEOUT_S)
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertIn("step 300: ", errors)
+        self.assertIn(data.name, errors)
+        self.assertEqual(self.state(output)["step"], 300)
+        shutil.copy(MODELS / "eval.npy", data)
+        result = run(output=output, resume=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("eval_loss", metrics(output)[-1])
+        self.assertEqual(self.state(output)["evaluated_step"], 300)
+
+    def test_saving_nothing_is_of_one_call(self):
+        output = self.train("out", **self.keys(steps=2))
+        for more, saved in ({"steps": 3, "no_save": True}, 2), ({"steps": 4}, 4):
+            result = run(output=output, resume=True, **more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(self.state(output)["step"], saved)
+
+    def test_an_overwriting_run_that_did_nothing_recommends_no_other_runs_checkpoint(self):
+        output = self.train("out", **self.keys(steps=2))
+        broken = self.directory / "broken"
+        shutil.copytree(output / "latest", broken)
+        tensors = safetensors.numpy.load_file(broken / "model.safetensors")
+        tensors = {name: numpy.full_like(tensor, numpy.nan) for name, tensor in tensors.items()}
+        safetensors.numpy.save_file(tensors, broken / "model.safetensors")
+        result = run(**dict(self.keys(steps=2), model=broken, output=output, overwrite=True))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertNotIn("--resume goes on", result.stderr)
+        self.assertEqual(self.state(output)["step"], 2)
 
     def test_an_evaluation_behind_its_save_is_kept_and_made_once(self):
         output = self.train("out", **self.keys(steps=3, save_every=3), eval_data=MODELS / "eval.npy")

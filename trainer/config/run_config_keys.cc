@@ -305,9 +305,9 @@ KeyTable RunKeys(RunConfig& config) {
       CountKey(
           {"save-every", "N", "Steps between checkpoints; 0: only behind the last step", R::kFree},
           config.save_every, 0, kMaxSteps),
-      SwitchKey(
-          {"no-save", "", "Save nothing, at the end either: for runs that only measure", R::kFree},
-          config.no_save),
+      SwitchKey({"no-save", "", "Save nothing, at the end either: for runs that only measure",
+                 R::kNotStored},
+                config.no_save),
       CountKey({"keep", "N", "Checkpoints that stay, the newest; 0: all", R::kFree}, config.keep, 0,
                kMaxCheckpoints),
       ChoiceKey({"log-level", "NAME", "How much is told", R::kFree}, config.log_level,

@@ -10,6 +10,7 @@
 #include "gemini/files/durable_file.h"
 #include "gemini/files/safetensors_format.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/checkpoint/replace_file.h"
 
 namespace gemini::trainer {
 namespace {
@@ -162,6 +163,12 @@ absl::StatusOr<TrainerState> ReadTrainerState(const std::string& directory) {
   const std::string path = Inside(directory, kTrainerStateFile);
   GEMINI_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStateBytes));
   return ParseTrainerState(text, path);
+}
+
+absl::Status NoteEvaluation(const std::string& directory) {
+  GEMINI_ASSIGN_OR_RETURN(TrainerState state, ReadTrainerState(directory));
+  state.evaluated_step = state.step;
+  return ReplaceFile(Inside(directory, kTrainerStateFile), ToJson(state));
 }
 
 absl::Status LoadOptimizer(const std::string& directory, const TrainerState& state,

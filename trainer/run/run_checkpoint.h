@@ -41,6 +41,9 @@ absl::Status LoadParameters(const HfCheckpoint& checkpoint,
 
 // Reads and checks trainer_state.json of a run's checkpoint.
 absl::StatusOr<TrainerState> ReadTrainerState(const std::string& directory);
+// Notes in it that an evaluation was made of the step that the checkpoint is of. On an error the
+// file is as before.
+absl::Status NoteEvaluation(const std::string& directory);
 
 // Streams the moments of a run's checkpoint into the store and sets its steps. Parameters are
 // loaded before.

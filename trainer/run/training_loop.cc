@@ -505,6 +505,12 @@ absl::Status Loop::Evaluate() {
   Account(before_);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
   Append(metrics);
+  if (parts_.directory == nullptr || saved_step_ != state_.step) return absl::OkStatus();
+  // Saved before: an evaluation that fails costs no step.
+  if (const absl::Status noted = NoteEvaluation(summary_.checkpoint); !noted.ok()) {
+    parts_.warn(absl::StrCat("that step ", state_.step,
+                             " was evaluated is in the metrics alone: ", noted.message()));
+  }
   return absl::OkStatus();
 }
 
@@ -569,14 +575,13 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
   if (state_.step > 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   while (state_.step < config_.steps && signal() == 0) {
     GEMINI_RETURN_IF_ERROR(AtStep(state_.step + 1, Step()));
-    // The last evaluation comes behind its save.
-    if (state_.step < config_.steps) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
     if (config_.save_every > 0 && state_.step % config_.save_every == 0) {
       GEMINI_RETURN_IF_ERROR(SavePeriodically());
     }
+    if (state_.step < config_.steps) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   }
-  if (signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   if (!config_.no_save) GEMINI_RETURN_IF_ERROR(Save());
+  if (signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   summary_.step = state_.step;
   summary_.signal = signal();
   summary_.duration = MonotonicNow() - start;
