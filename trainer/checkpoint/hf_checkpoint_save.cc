@@ -108,7 +108,10 @@ std::string ConfigText(const HfCheckpoint& source, const SaveOptions& options) {
   const bool lacks_labels =
       task.is_classification() &&
       (!config.names_labels || !json.contains("problem_type") || json["problem_type"].is_null());
-  if (!in_fp32 && !has_another_head && !lacks_labels) return config.json;
+  // It names code of the source's repository, which no run reads: all families are transformers'
+  // own, and the code is not saved.
+  const bool names_code = json.erase("auto_map") > 0;
+  if (!in_fp32 && !has_another_head && !lacks_labels && !names_code) return config.json;
   if (has_another_head) json["architectures"] = OrderedJson::array({config.model_class});
   if (task.is_classification() && (has_another_head || lacks_labels)) DescribeLabels(task, json);
   if (!in_fp32) return json.dump(2) + "\n";

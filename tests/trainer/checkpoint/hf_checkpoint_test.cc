@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "tests/status_matchers.h"
 #include "trainer/checkpoint/initial_values.h"
 
@@ -291,6 +292,18 @@ TEST_F(HfCheckpointTest, AnErrorOfTheRoomStopsTheLoading) {
                        }),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no slot")));
   EXPECT_EQ(calls, 1);
+}
+
+TEST_F(HfCheckpointTest, ASavedCheckpointNamesNoCodeThatItLacks) {
+  WriteModel(SafetensorsDtype::kF16);
+  nlohmann::json json = nlohmann::json::parse(ReadText(directory_ + "/config.json"));
+  const nlohmann::json without = json;
+  json["auto_map"] = {{"AutoConfig", "configuration_gpt2.GPT2Config"}};
+  WriteText("config.json", json.dump());
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(directory_));
+  const std::string target = root_ + "/saved/";
+  ASSERT_OK(Save(source, target, {}));
+  EXPECT_EQ(nlohmann::json::parse(ReadText(target + "config.json")), without);
 }
 
 TEST_F(HfCheckpointTest, ASavedCheckpointKeepsConfigTypeAndTokenizer) {
