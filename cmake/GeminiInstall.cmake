@@ -12,12 +12,9 @@ install(FILES ${PROJECT_BINARY_DIR}/GeminiConfig.cmake
               ${PROJECT_BINARY_DIR}/GeminiConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/GeminiLibTorch.cmake
         DESTINATION ${gemini_package_dir})
-# Where systemd looks below /usr and /usr/local, with the program's path as it is configured here.
-foreach(unit IN ITEMS geminid.service geminid@.service)
-  file(READ ${PROJECT_SOURCE_DIR}/packaging/${unit} text)
-  string(REPLACE "/usr/local/bin/" "${CMAKE_INSTALL_FULL_BINDIR}/" text "${text}")
-  file(WRITE ${PROJECT_BINARY_DIR}/packaging/${unit} "${text}")
-endforeach()
-install(FILES ${PROJECT_BINARY_DIR}/packaging/geminid.service DESTINATION lib/systemd/user)
-install(FILES ${PROJECT_BINARY_DIR}/packaging/geminid@.service DESTINATION lib/systemd/system)
+# Where systemd looks below /usr and /usr/local.
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/geminid.service DESTINATION lib/systemd/user)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/geminid@.service DESTINATION lib/systemd/system)
+install(CODE "set(gemini_bindir ${CMAKE_INSTALL_BINDIR})")
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallUnits.cmake)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/geminid-gpu.conf DESTINATION ${CMAKE_INSTALL_DATADIR}/gemini)

@@ -40,8 +40,13 @@ std::string DefaultRuntimeDirectory() {
 
 std::string DefaultStateDirectory() {
   if (std::string given = Variable("STATE_DIRECTORY"); !given.empty()) return given;
-  const std::string user_directory = Variable("XDG_STATE_HOME");
-  return user_directory.empty() ? "/var/lib/gemini" : absl::StrCat(user_directory, "/gemini");
+  if (const std::string given = Variable("XDG_STATE_HOME"); !given.empty()) {
+    return absl::StrCat(given, "/gemini");
+  }
+  // As the XDG base directories are where nothing is said.
+  const std::string home = Variable("HOME");
+  return ::geteuid() == 0 || home.empty() ? "/var/lib/gemini"
+                                          : absl::StrCat(home, "/.local/state/gemini");
 }
 
 std::string DefaultSocketPath() { return SocketPathBelow(kSystemDirectory, kAccountsDirectory); }

@@ -27,6 +27,14 @@ if(EXISTS "${BUILD_DIR}/bin/gemini_mpi.so" AND EXISTS "${BUILD_DIR}/bin/gemini-t
       OMPI_MCA_orte_tmpdir_base=${WORK_DIR}/sessions mpirun --allow-run-as-root --oversubscribe -n 2
       ${prefix}/bin/gemini-train --version)
 endif()
+# Units start the program that was installed with them.
+foreach(unit IN ITEMS user/geminid.service system/geminid@.service)
+  file(READ "${prefix}/lib/systemd/${unit}" text)
+  string(FIND "${text}" "\nExecStart=\"${prefix}/bin/geminid\" " place)
+  if(place EQUAL -1)
+    message(FATAL_ERROR "${unit} starts another program than ${prefix}/bin/geminid:\n${text}")
+  endif()
+endforeach()
 # Programs must find Torch without the build folder's run path.
 file(GLOB programs "${prefix}/bin/*")
 foreach(program IN LISTS programs)
