@@ -6,10 +6,12 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 namespace gemini::client {
 
-class DeviceBudget {
+// Shared with memory that outlives a session and is charged to it.
+class DeviceBudget : public std::enable_shared_from_this<DeviceBudget> {
  public:
   enum class Use { kChunks, kNonModel };
 

@@ -122,6 +122,11 @@ absl::StatusOr<FrontSession::Settings> FrontSession::Parse(const SessionOptions&
   }
   settings.daemon = options.daemon;
   settings.name = options.name;
+  if (settings.gpu.has_value() && !settings.daemon.empty() && !settings.device_bytes.has_value()) {
+    return NameOption("device_memory", options.device_memory,
+                      absl::InvalidArgumentError("say how much of the daemon's GPU the job may "
+                                                 "have, as 8GiB"));
+  }
   return settings;
 }
 
@@ -152,6 +157,7 @@ absl::Status FrontSession::Open(torch::nn::Module& module,
                                     ? settings_.chunk_bytes
                                     : hooks::ChooseChunkBytes(memory.available_bytes / 4, module);
     GEMINI_ASSIGN_OR_RETURN(const int64_t host_bytes, HostBytesOf(tensors, format, chunk_bytes));
+    // On a GPU the embedded server says below what there is.
     options.device_memory = DefaultDeviceBytes(
         memory, settings_.gpu.has_value() ? 0 : settings_.host_bytes.value_or(host_bytes));
   }

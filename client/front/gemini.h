@@ -47,8 +47,8 @@ class FrontModel;
 struct SessionOptions {
   // The memory that operators work in: parameters in use, activations and temporaries. Default: a
   // quarter of the host memory that is free when the first optimizer is made, or what host_memory
-  // leaves of it, if that is less, but never less than a sixteenth. On a GPU without `daemon` it is
-  // fifteen sixteenths of the GPU's free memory.
+  // leaves of it, if that is less, but never less than a sixteenth. On a GPU it is fifteen
+  // sixteenths of the GPU's free memory, and with `daemon` it must be said there.
   std::string device_memory = {};
   // The memory for parameters, gradients and optimizer states. Default: each model takes what it
   // needs when its optimizer is made. With `daemon` the default is what the first model needs.

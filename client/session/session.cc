@@ -169,14 +169,14 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       granted_bytes_(lease.granted_bytes),
       options_(options),
       update_team_(MakeUpdateTeam(options.update_threads)),
-      device_budget_(lease.granted_bytes[Tier::kDevice]),
+      device_budget_(std::make_shared<DeviceBudget>(lease.granted_bytes[Tier::kDevice])),
       timeline_(std::move(lease.timeline)),
       copies_(std::move(lease.copies)),
       host_pins_(options.pin_host.pin ? std::make_unique<HostPins>(options.pin_host) : nullptr) {
   const int64_t mapped_bytes = lease.arena->mapped_bytes();
   device_ = std::make_unique<LeasedDevice>(*connection_, *copies_, std::move(lease.segment),
                                            std::move(lease.arena), options.apart_bytes);
-  residency_ = std::make_unique<Residency>(device_budget_, *copies_, device_->data(),
+  residency_ = std::make_unique<Residency>(*device_budget_, *copies_, device_->data(),
                                            device_->size_bytes() / chunk_bytes(), chunk_bytes());
   // The arena may be larger than what is granted of it, and slabs fewer.
   const int64_t for_chunks = device_->ForChunks(granted_bytes_[Tier::kDevice]);
@@ -278,13 +278,13 @@ absl::Status Session::CheckServer() {
 }
 
 void Session::PublishStep(int64_t step, int64_t outside_bytes) {
-  device_budget_.set_outside_bytes(outside_bytes);
+  device_budget_->set_outside_bytes(outside_bytes);
   const ResidencyStats stats = residency_->stats();
   MutexLock lock(mutex_);
   for (const OpenedSpace& space : spaces_) {
     space.store->counters().SetStep(step);
-    space.store->counters().SetDeviceBytes(device_budget_.used_bytes() + outside_bytes,
-                                           device_budget_.non_model_bytes() + outside_bytes);
+    space.store->counters().SetDeviceBytes(device_budget_->used_bytes() + outside_bytes,
+                                           device_budget_->non_model_bytes() + outside_bytes);
   }
   const int64_t now_ns = TimelineNowNs();
   const Published before = std::exchange(published_, {.ns = now_ns, .stats = stats});

@@ -110,7 +110,7 @@ class Session {
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
   int64_t chunk_bytes() const { return options_.chunk_bytes; }
   const PolicyOptions& policy() const { return options_.policy; }
-  DeviceBudget& device_budget() { return device_budget_; }
+  DeviceBudget& device_budget() { return *device_budget_; }
   CopyEngine& copies() { return *copies_; }
   // For updates and norms; valid until the session is destroyed.
   WorkerTeam& update_team() { return *update_team_; }
@@ -166,7 +166,7 @@ class Session {
   const TierMap<int64_t> granted_bytes_;
   const SessionOptions options_;
   const std::unique_ptr<WorkerTeam> update_team_;
-  DeviceBudget device_budget_;
+  const std::shared_ptr<DeviceBudget> device_budget_;
   // Stays mapped for longer than the lease lasts, because the copy workers write to it. Its bytes
   // are given to no one else.
   const MappedMemory timeline_;

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
@@ -18,6 +19,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/device_shortage.h"
 #include "gemini/system/check.h"
+#include "gemini/system/mutex.h"
 
 namespace gemini::client::hooks {
 namespace {
@@ -30,7 +32,7 @@ constexpr int kMaxAttempts = 16;
 // Malloc keeps smaller blocks by itself. Larger ones are what its heap shrinks by.
 constexpr int64_t kLeastKeptBytes = int64_t{64} << 10;
 
-struct Account;
+class Account;
 std::atomic<Account*> g_account{nullptr};
 c10::Allocator* g_base = nullptr;  // Torch's own, set once before ours is installed.
 
@@ -46,9 +48,14 @@ void BaseDeallocate(void* block) {
   }
 }
 
-// The session that blocks are charged to; alive while it is the current one or a block lives.
-struct Account {
-  std::shared_ptr<Session> session;
+// What blocks are charged to; alive while it is the current one or a block lives. A block keeps the
+// budget and nothing else of its session, which may end before it.
+class Account {
+ public:
+  explicit Account(std::shared_ptr<Session> session)
+      : budget(session->device_budget().shared_from_this()), session_(std::move(session)) {}
+
+  const std::shared_ptr<DeviceBudget> budget;
   std::atomic<int64_t> references{1};
   std::atomic<int64_t> charged_allocations{0};
   std::atomic<int64_t> over_budget{0};
@@ -58,13 +65,26 @@ struct Account {
 
   // Frees what has no room beside what is in use.
   void TrimKept() {
-    const DeviceBudget& budget = session->device_budget();
-    kept.TrimTo(std::min(budget.budget_bytes() - budget.used_bytes(),
-                         budget.non_model_peak_bytes() - budget.non_model_bytes()));
+    kept.TrimTo(std::min(budget->budget_bytes() - budget->used_bytes(),
+                         budget->non_model_peak_bytes() - budget->non_model_bytes()));
+  }
+  // Returns null once another session, or none, is the current one.
+  std::shared_ptr<Session> session() {
+    MutexLock lock(mutex_);
+    return session_;
+  }
+  void EndSession() {
+    std::shared_ptr<Session> ended;  // It may end with this, without the lock.
+    MutexLock lock(mutex_);
+    ended.swap(session_);
   }
   void Release() {
     if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
+
+ private:
+  Mutex mutex_;
+  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Lies before each block. Blocks made without a session have it too: the deleter must be one
@@ -84,7 +104,7 @@ void DeleteBlock(void* data) {
                      account == g_account.load(std::memory_order_acquire);
   if (!keeps) BaseDeallocate(header);
   if (account == nullptr) return;
-  account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
+  account->budget->Release(DeviceBudget::Use::kNonModel, charged_bytes);
   if (keeps) {
     account->kept.Keep(header, charged_bytes);
     account->TrimKept();
@@ -94,7 +114,9 @@ void DeleteBlock(void* data) {
 
 [[noreturn]] void Refuse(Account& account, const absl::Status& status) {
   account.refused.fetch_add(1, std::memory_order_relaxed);
-  account.session->Latch(status);
+  if (const std::shared_ptr<Session> session = account.session(); session != nullptr) {
+    session->Latch(status);
+  }
   C10_THROW_ERROR(OutOfMemoryError, std::string(status.message()));
 }
 
@@ -104,9 +126,11 @@ void Charge(Account& account, int64_t size_bytes) {
       failure.code() == absl::StatusCode::kResourceExhausted) {
     Refuse(account, failure);
   }
-  DeviceBudget& budget = account.session->device_budget();
+  DeviceBudget& budget = *account.budget;
   for (int attempt = 0; !budget.TryCharge(DeviceBudget::Use::kNonModel, size_bytes); ++attempt) {
-    if (attempt == kMaxAttempts || !account.session->residency().MakeRoom(size_bytes)) {
+    const std::shared_ptr<Session> session = account.session();
+    if (attempt == kMaxAttempts || session == nullptr ||
+        !session->residency().MakeRoom(size_bytes)) {
       const int64_t non_model_bytes = budget.non_model_bytes();
       Refuse(account, DeviceTooSmall({.who = absl::StrCat(CurrentOperatorName(), ", with ",
                                                           FormatByteSize(size_bytes), " more,"),
@@ -151,7 +175,7 @@ class CountingAllocator final : public c10::Allocator {
       block = AllocateBlock(account, block_bytes);
     } catch (...) {
       if (account != nullptr) {
-        account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
+        account->budget->Release(DeviceBudget::Use::kNonModel, charged_bytes);
       }
       throw;
     }
@@ -176,15 +200,14 @@ void BeginChargingAllocations(std::shared_ptr<Session> session) {
     return true;
   }();
   GEMINI_CHECK(installed && g_account.load() == nullptr);
-  auto* const account = new Account;
-  account->session = std::move(session);
-  g_account.store(account, std::memory_order_release);
+  g_account.store(new Account(std::move(session)), std::memory_order_release);
 }
 
 void EndChargingAllocations() {
   Account* const account = g_account.exchange(nullptr);
   if (account == nullptr) return;
   account->kept.TrimTo(0);
+  account->EndSession();
   account->Release();
 }
 

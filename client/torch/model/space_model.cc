@@ -116,7 +116,8 @@ absl::StatusOr<std::vector<OptimizerSpec>> SpaceModel::GroupsForStep(
                                                    kMaxParameterGroups, " are supported"));
   }
   for (const OptimizerSpec& group : groups) {
-    const auto fraction = [](double value) { return value >= 0 && value < 1; };
+    // As kernels have it, in fp32: of a decay that is 1 there, updates would be NaN.
+    const auto fraction = [](double value) { return value >= 0 && static_cast<float>(value) < 1; };
     if (std::isfinite(group.learning_rate) && fraction(group.beta1) && fraction(group.beta2) &&
         group.epsilon >= 0 && std::isfinite(group.epsilon) && std::isfinite(group.weight_decay) &&
         fraction(group.momentum) && std::isfinite(group.dampening)) {

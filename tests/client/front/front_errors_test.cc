@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the front door refuses, and how soon the text of it can be read.
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/system/host_memory.h"
@@ -28,6 +31,8 @@ TEST_F(FrontErrorsTest, AnOptionOfASessionIsRefusedByName) {
   EXPECT_THAT(refused({.nvme = "/tmp:1GiB", .daemon = "/tmp/none"}), HasSubstr("nvme"));
   EXPECT_THAT(refused({.chunk_size = "1000"}), HasSubstr("chunk_size"));
   EXPECT_THAT(refused({.device = "tpu"}), HasSubstr("cuda:N"));
+  EXPECT_THAT(refused({.daemon = "/tmp/none", .device = "cuda:0"}),
+              AllOf(HasSubstr("device_memory"), HasSubstr("say how much")));
   EXPECT_THAT(refused({.policy = "sttaic"}), AllOf(HasSubstr("policy"), HasSubstr("static")));
 }
 
@@ -48,6 +53,28 @@ TEST_F(FrontErrorsTest, DeviceIsWhatWasAskedForOrAQuarterOfWhatIsFreeOrWhatHostL
   const int64_t host_bytes = after_bytes / 4 * 3;
   EXPECT_LE(budget_of({.host_memory = absl::StrCat(host_bytes)}),
             std::max(after_bytes / 6, AvailableHostMemory().value() - host_bytes));
+}
+
+TEST_F(FrontErrorsTest, TensorsThatOutliveTheirSessionsKeepNoThreads) {
+  const auto num_threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  std::vector<torch::Tensor> kept;
+  ptrdiff_t first = 0;
+  for (int run = 0; run < 5; ++run) {
+    {
+      FrontNet net = MakeNet();
+      Session session(options_);
+      SGD optimizer(session, *net, SGDOptions(0.1));
+      TrainStep(net, optimizer, run);
+      kept.push_back(torch::full({1000}, run));
+    }
+    if (run == 0) first = num_threads();
+    EXPECT_EQ(num_threads(), first) << run;
+  }
+  for (int run = 0; run < 5; ++run)
+    EXPECT_EQ(kept[static_cast<size_t>(run)].max().item<int>(), run);
 }
 
 TEST_F(FrontErrorsTest, ADaemonThatIsNotThereIsNamedAndTheModuleStaysAsItIs) {
