@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "gemini/byte_size.h"
 #include "gemini/system/status_macros.h"
+#include "tools/bench/reference_block.h"
 #include "torch/utils.h"
 #include "trainer/forecast/compute_rate.h"
 #include "trainer/parallel/rank_agreement.h"
@@ -50,14 +51,17 @@ class RankRatesJob {
   absl::StatusOr<tools::RankRates> Measure() {
     GEMINI_RETURN_IF_ERROR(Meet());
     const trainer::ComputeRate own = trainer::MeasureSharedComputeRate();
+    GEMINI_RETURN_IF_ERROR(Meet());
+    const double of_block = SecondsOfReferenceBlock();
     tools::RankRates rates;
     rates.num_ranks = ranks_.num_ranks();
-    GEMINI_ASSIGN_OR_RETURN(rates.compute.flops_per_second, MeanOfRanks(own.flops_per_second));
     GEMINI_ASSIGN_OR_RETURN(rates.compute.memory_bytes_per_second,
                             MeanOfRanks(own.memory_bytes_per_second));
     GEMINI_ASSIGN_OR_RETURN(const double kernel_ns,
                             MeanOfRanks(static_cast<double>(own.kernel_ns)));
     rates.compute.kernel_ns = static_cast<int64_t>(kernel_ns);
+    GEMINI_ASSIGN_OR_RETURN(const double block_seconds, MeanOfRanks(of_block));
+    rates.compute.flops_per_second = FlopsByReferenceBlock(block_seconds, rates.compute);
     GEMINI_RETURN_IF_ERROR(MeasureExchanges(rates));
     return rates;
   }

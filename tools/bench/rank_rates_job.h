@@ -9,7 +9,7 @@
 
 namespace gemini::bench {
 
-// COLLECTIVE over the job, which has at least two ranks. Blocks for some seconds and needs some 50
+// COLLECTIVE over the job, which has at least two ranks. Blocks for some seconds and needs some 160
 // MiB. Returns the mean of all ranks, the same in each. Errors: of the communicator; the job is
 // over behind them.
 absl::StatusOr<tools::RankRates> MeasureRankRates(trainer::Communicator& ranks);

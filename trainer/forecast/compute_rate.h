@@ -14,7 +14,7 @@ namespace gemini::trainer {
 // Measures the CPU, in fp32. It blocks for some 100 ms and needs 24 MiB meanwhile.
 ComputeRate MeasureComputeRate();
 // Returns what is left of the CPU for this process while others do the same as it: the mean of some
-// time, and not the fastest run. It blocks for a second.
+// time, and not the fastest run. It blocks for a second and needs 130 MiB meanwhile.
 ComputeRate MeasureSharedComputeRate();
 
 struct GpuRates {
