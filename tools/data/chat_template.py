@@ -37,7 +37,10 @@ class ChatTemplate:
         """Learns the `which_answers` of each conversation: "all" of them, or the "last"."""
         self._tokenizer = tokenizer
         self._which_answers = which_answers
-        self._compiled = None
+        # These return what apply_chat_template of transformers returns: of the conversation that is
+        # written, and of plain ones, sooner.
+        self._render = self._render_any
+        self._render_plain = self._compile_and_render
         try:
             self.text = tokenizer.get_chat_template()
         except ValueError:  # It has none, or several of which none is the default.
@@ -82,6 +85,7 @@ class ChatTemplate:
 
     def _write_turns(self, conversation):
         place, messages = conversation.place, conversation.messages
+        self._render = self._render_plain if conversation.is_plain else self._render_any
         text = self._apply(place, messages, False)
         turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         answers = []
@@ -120,15 +124,15 @@ class ChatTemplate:
             raise DataError(f"{place}: messages: the chat template refuses the first "
                             f"{len(messages)}: {first_line(error)}") from error
 
-    def _render(self, messages, asks_for_an_answer):
-        """Returns what apply_chat_template of transformers returns, and sooner where it can."""
-        if max(map(len, messages), default=0) > 2:
-            # In a list, a conversation may have no messages yet: its first may be an answer.
-            return self._tokenizer.apply_chat_template(
-                [messages], tokenize=False, add_generation_prompt=asks_for_an_answer)[0]
-        if self._compiled is None:
-            self._compiled = CompiledTemplate(self.text, self._tokenizer.special_tokens_map)
-        return self._compiled.render(messages, asks_for_an_answer)
+    def _render_any(self, messages, asks_for_an_answer):
+        # In a list, a conversation may have no messages yet: its first may be an answer.
+        return self._tokenizer.apply_chat_template(
+            [messages], tokenize=False, add_generation_prompt=asks_for_an_answer)[0]
+
+    def _compile_and_render(self, messages, asks_for_an_answer):
+        compiled = CompiledTemplate(self.text, self._tokenizer.special_tokens_map)
+        self._render_plain = self._render = compiled.render
+        return compiled.render(messages, asks_for_an_answer)
 
     def _behind_content(self, place, messages, turn, start):
         """Returns where the content of the last message ends in `turn`, the text of all of them.

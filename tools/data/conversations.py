@@ -18,6 +18,7 @@ class Conversation(typing.NamedTuple):
     place: str  # Its file and line, as errors name them.
     messages: list
     is_pair: bool  # It came as prompt and completion, which do without a chat template.
+    is_plain: bool  # Its messages have no keys but role and content.
     num_bytes: int  # The length of its line.
 
 
@@ -25,7 +26,8 @@ def read_conversations(path, progress):
     """Yields the conversations of a file. Calls progress(bytes) as it reads."""
     for line in read_json_lines(path, "messages, or with prompt and completion", progress):
         messages, is_pair = _messages_of(line.record, line.place)
-        yield Conversation(line.place, messages, is_pair, line.num_bytes)
+        is_plain = max(map(len, messages)) == 2
+        yield Conversation(line.place, messages, is_pair, is_plain, line.num_bytes)
 
 
 def _messages_of(record, place):

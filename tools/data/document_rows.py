@@ -36,14 +36,17 @@ def write_document_rows(tokenizer, documents, output, options, metadata, counts,
     columns = [Column("tokens", "I32", [options.sequence]),
                Column("documents", "I32", [options.sequence]),
                Column("answers", "U8", [options.sequence])]
-    documents = _counted(documents, counts)
     rows = (one_a_row(documents) if options.layout == "pad"
             else first_fit(documents, options.sequence))
     with (complete_file(output) as file,
           SafetensorsWriter(file, pathlib.Path(output).parent, columns) as writer):
         for row in rows:
-            writer.append(*_arrays_of(row, options.sequence))
+            tokens, numbers, answers = _arrays_of(row, options.sequence)
+            writer.append(tokens, numbers, answers)
             counts.rows += 1
+            counts.documents += len(row)
+            counts.tokens += int(numpy.count_nonzero(numbers))
+            counts.answer_tokens += int(numpy.count_nonzero(answers))
             if counts.rows <= options.preview:
                 counts.previews.append(preview_of(tokenizer, row, counts.rows, options.sequence,
                                                   marked))
@@ -65,14 +68,6 @@ def _nothing_left(counts, sequence):
         reasons.append(f"{counts.unmarked} have special tokens only, such as the unknown one, "
                        "which are never masked")
     return f"no document is left: {'all ' if len(reasons) == 1 else ''}{'; '.join(reasons)}"
-
-
-def _counted(documents, counts):
-    for document in documents:
-        counts.documents += 1
-        counts.tokens += document.tokens.size
-        counts.answer_tokens += numpy.count_nonzero(document.answers)
-        yield document
 
 
 def _arrays_of(row, sequence):
