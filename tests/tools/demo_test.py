@@ -246,4 +246,4 @@ And so on
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=[word for word in sys.argv if word])  # Of a build without gemini-train one is empty.
