@@ -2,6 +2,7 @@
 #include "tests/hostile/owner_latency.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -35,6 +36,63 @@ void WaitUntil(absl::Time due) {
            static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
   }
 }
+
+// How late the machine itself runs whoever is due: a thread on each processor that waits for each
+// due time, as the observer does, and asks nobody for anything. A virtual machine whose processors
+// are taken away for a tenth of a second delays these as it delays the observer and the daemon; a
+// daemon that is slow delays the observer alone.
+class MachineLateness {
+ public:
+  explicit MachineLateness(absl::Time start) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    EXPECT_EQ(::sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+    for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+      if (CPU_ISSET(processor, &allowed)) late_.emplace_back().processor = processor;
+    }
+    for (OfProcessor& of : late_) of.thread = std::thread([&, start] { Watch(of, start); });
+  }
+  ~MachineLateness() { End(); }
+  MachineLateness(const MachineLateness&) = delete;
+  MachineLateness& operator=(const MachineLateness&) = delete;
+
+  void End() {
+    ended_ = true;
+    for (OfProcessor& of : late_) {
+      if (of.thread.joinable()) of.thread.join();
+    }
+  }
+  // Of the request with that number, on the processor that was latest. After End.
+  absl::Duration Of(size_t request) const {
+    absl::Duration most = absl::ZeroDuration();
+    for (const OfProcessor& of : late_) {
+      if (request < of.late.size()) most = std::max(most, of.late[request]);
+    }
+    return most;
+  }
+
+ private:
+  struct OfProcessor {
+    int processor = 0;
+    std::vector<absl::Duration> late;
+    std::thread thread;
+  };
+
+  void Watch(OfProcessor& of, absl::Time start) const {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(of.processor, &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+    while (!ended_) {
+      const absl::Time due = start + kPeriod * static_cast<int64_t>(of.late.size());
+      WaitUntil(due);
+      of.late.push_back(absl::Now() - due);
+    }
+  }
+
+  std::atomic<bool> ended_ = false;
+  std::vector<OfProcessor> late_;
+};
 
 std::string Text(const LatencyFigures& figures) {
   return absl::StrCat("p50 ", absl::FormatDuration(figures.p50), ", p99 ",
@@ -86,6 +144,7 @@ LatencyFigures OwnerLatency::Measure(const std::function<void()>& hostile) {
   });
   std::vector<absl::Duration> waits;
   const absl::Time start = absl::Now();
+  MachineLateness machine(start);
   while (waits.size() < kRequests || running) {
     const absl::Time due = start + kPeriod * static_cast<int64_t>(waits.size());
     WaitUntil(due);
@@ -95,6 +154,8 @@ LatencyFigures OwnerLatency::Measure(const std::function<void()>& hostile) {
     if (!status.ok()) break;
   }
   other.join();
+  machine.End();
+  for (size_t i = 0; i < waits.size(); ++i) waits[i] -= machine.Of(i);
   std::ranges::sort(waits);
   return {.p50 = waits[waits.size() / 2],
           .p99 = waits[(waits.size() * 99 + 99) / 100 - 1],

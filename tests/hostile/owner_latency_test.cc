@@ -84,6 +84,38 @@ void BeginLongPlan(WireClient& client) {
   ASSERT_OK(client.SendRaw(MakePlanRequest()));
 }
 
+void StopFor(ChildProcess& process, absl::Duration pause) {
+  process.Signal(SIGSTOP);
+  process.WaitStopped();
+  ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(pause)));
+  process.Signal(SIGCONT);
+}
+
+// The bound would not be held: what the cases below measure can fail.
+TEST_F(OwnerLatency, ADaemonThatStandsStillForATenthOfASecondIsLate) {
+  Start(kSmall);
+  const LatencyFigures busy =
+      Measure([&] { StopFor(daemon().process(), absl::Milliseconds(150)); });
+  EXPECT_GE(busy.p99, absl::Milliseconds(100));
+}
+
+// As in a virtual machine whose processors were taken away: the daemon, the observer and all else.
+TEST_F(OwnerLatency, AMachineThatStandsStillForATenthOfASecondMakesNoDaemonLate) {
+  Start(kSmall);
+  const pid_t us = ::getpid();
+  const LatencyFigures busy = Measure([&] {
+    const pid_t other = ::fork();
+    if (other == 0) {
+      ::kill(us, SIGSTOP);
+      ::poll(nullptr, 0, 150);
+      ::kill(us, SIGCONT);
+      ::_exit(0);
+    }
+    EXPECT_EQ(::waitpid(other, nullptr, 0), other);
+  });
+  EXPECT_LE(busy.p99, absl::Milliseconds(50));
+}
+
 TEST_F(OwnerLatency, AFloodOfTracesBehindALongPlanDelaysNobodyAndKeepsNoDescriptors) {
   Start(kSmall);
   MeasureAtRest();
