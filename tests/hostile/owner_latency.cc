@@ -62,13 +62,14 @@ class MachineLateness {
       if (of.thread.joinable()) of.thread.join();
     }
   }
-  // Of the request with that number, on the processor that was latest. After End.
+  // Of the request with that number, on the processor that was latest; nothing where that is less
+  // than a period, as it is while the machine runs. After End.
   absl::Duration Of(size_t request) const {
     absl::Duration most = absl::ZeroDuration();
     for (const OfProcessor& of : late_) {
       if (request < of.late.size()) most = std::max(most, of.late[request]);
     }
-    return most;
+    return most < kPeriod ? absl::ZeroDuration() : most;
   }
 
  private:

@@ -2,8 +2,9 @@
 // How long the daemon keeps an observer waiting while somebody else does their worst to it: 200
 // requests for its status, each due 10 ms after the one before. A request that is late because an
 // earlier one waited counts as late, so that one long wait is not one sample but all those it
-// covers. What the machine itself was late by at that moment does not count. A new case is a TEST_F
-// that starts the daemon, connects its hostile clients and calls ExpectPrompt.
+// covers. Where the machine itself stood still at that moment, for a period or more, that does not
+// count. A new case is a TEST_F that starts the daemon, connects its hostile clients and calls
+// ExpectPrompt.
 #pragma once
 #include <atomic>
 #include <cstdint>
