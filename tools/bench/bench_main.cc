@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "tools/published_claims.h"
 #ifdef GEMINI_PYTHON
+#include "tools/bench/rank_exchange_job.h"
 #include "tools/bench/rank_rates_job.h"
 #endif
 
@@ -51,7 +52,11 @@ int main(int argc, char** argv) {
 #ifdef GEMINI_PYTHON
   if (first == "longest-sequence") return RunScript("longest_sequence.py", argc, argv);
   if (first == "ranks") return RunScript("ranks.py", argc, argv);
+  if (first == "weak-scaling") return RunScript("weak_scaling.py", argc, argv);
   if (first == "rank-rates") return gemini::bench::RunRankRates();
+  if (first == "rank-exchange") {
+    return gemini::bench::RunRankExchange(std::vector<absl::string_view>(argv + 2, argv + argc));
+  }
 #endif
   if (first == "claims") return PrintClaims();
   benchmark::Initialize(&argc, argv);
