@@ -29,7 +29,6 @@
 #include "gemini/system/host_memory.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
-#include "policies/pipeline/pipeline_schedule.h"
 #include "torch/utils.h"
 #include "trainer/config/command_line.h"
 #include "trainer/data/task_wish_of_run.h"
@@ -37,14 +36,13 @@
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
 #include "trainer/parallel/gathered_model.h"
-#include "trainer/parallel/model_of_ranks.h"
+#include "trainer/parallel/part_of_run.h"
 #include "trainer/parallel/pipeline_stage.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_environment.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/parallel/rank_watchdog.h"
-#include "trainer/parallel/stage_dealing.h"
 #include "trainer/run/rank_job.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_inputs.h"
@@ -150,15 +148,6 @@ absl::StatusOr<std::unique_ptr<RankWatchdog>> StartWatchdog(const RunConfig& con
        .end = [rank = job.where.rank](const std::string& why) { EndJob(rank, why); }});
 }
 
-UnitOptions UnitOptionsOf(const RunConfig& config) {
-  const int zero = config.zero_stage();
-  return {.division = zero == 0   ? UnitDivision::kReplicas
-                      : zero == 3 ? UnitDivision::kShards
-                                  : UnitDivision::kShardsAndWhole,
-          .sync = config.adds_gradients_once() ? GradientSync::kLast : GradientSync::kEach,
-          .block_elements = ShardBlockElements(config.format().moments)};
-}
-
 // A run, stage by stage. Each stage is gone through by all ranks, which agree on how it went before
 // the next one begins: what one of them cannot do ends all, with one message.
 class TrainingRun {
@@ -187,7 +176,7 @@ class TrainingRun {
   absl::StatusOr<std::string> DescribeFiles() const;
   absl::Status MakeModel();
   // Makes this rank's part of the model, where there are several.
-  absl::Status MakePartOfModel(torch::ScalarType type);
+  absl::Status MakePartOfModel();
   // Checks names, sizes and the room on the disk, of the whole model.
   absl::Status CheckModel();
   absl::Status OpenMemory();
@@ -327,8 +316,8 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
 }
 
 absl::Status TrainingRun::MakeModel() {
-  const torch::ScalarType type = client::hooks::ScalarTypeOf(config_.element());
   if (ranks_.is_alone()) {
+    const torch::ScalarType type = client::hooks::ScalarTypeOf(config_.element());
     sized_.device_memory = DeviceMemory(sized_, NumParameters(spec()), /*num_frozen=*/0, host_);
     GEMINI_ASSIGN_OR_RETURN(
         model_, MakeStagedModel(spec(),
@@ -337,57 +326,36 @@ absl::Status TrainingRun::MakeModel() {
                                 {.blocks = VocabularyBlocks(spec(), sized_, sized_.device_memory),
                                  .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
+    model_->set_recompute(config_.recompute);
   } else {
-    GEMINI_RETURN_IF_ERROR(MakePartOfModel(type));
+    GEMINI_RETURN_IF_ERROR(MakePartOfModel());
   }
-  model_->set_recompute(config_.recompute);
   return CheckModel();
 }
 
-absl::Status TrainingRun::MakePartOfModel(torch::ScalarType type) {
-  absl::Status fits = CheckLayout(spec(), layout_, config_.batch, config_.sequence);
-  absl::StatusOr<ModelStages> stages =
-      DealStages(spec(), config_.sequence,
-                 {.ranks = layout_.pipeline_ranks(), .chunks = config_.pipeline_chunks},
-                 config_.pipeline_split);
-  fits.Update(stages.status());
-  if (!fits.ok()) {
+absl::Status TrainingRun::MakePartOfModel() {
+  const absl::StatusOr<ModelStages> stages = StagesOfRun(spec(), config_, layout_);
+  if (!stages.ok()) {
     error_status_ = kExitUsage;
-    return AtItsLine(fits, line_);
+    return AtItsLine(stages.status(), line_);
   }
-  const RankGroup* pipeline = nullptr;
-  if (layout_.pipeline_ranks() > 1) {  // Here, where no rank can have failed alone.
-    GEMINI_ASSIGN_OR_RETURN(pipeline,
-                            job_.communicator->MakeGroup("pipeline", layout_.Pipelines()));
-  }
-  GEMINI_ASSIGN_OR_RETURN(
-      std::unique_ptr<GatheredModel> shards,
-      MakeModelOfRank(spec(), type, *job_.communicator, layout_, UnitOptionsOf(config_), *stages));
-  for (size_t u = 0; u < shards->units().size(); ++u) {
-    const std::vector<UnitTensor>& tensors = shards->units()[u]->tensors();
+  GEMINI_ASSIGN_OR_RETURN(PartOfRun part,
+                          MakePartOfRun(spec(), config_, layout_, *stages, *job_.communicator));
+  for (size_t u = 0; u < part.model->units().size(); ++u) {
+    const std::vector<UnitTensor>& tensors = part.model->units()[u]->tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
-      parameters_.push_back({tensors[i].name, shards->boxes(u)[i].sizes()});
+      parameters_.push_back({tensors[i].name, part.model->boxes(u)[i].sizes()});
     }
   }
-  shards->set_gather_ahead(config_.gather_ahead > 0);
-  shards_ = shards.get();
-  model_ = std::move(shards);
+  shards_ = part.model.get();
+  model_ = std::move(part.model);
+  stage_ = std::move(part.stage);
   int64_t num_trained = 0, num_frozen = 0;  // Whole parameters beside the pieces are frozen.
   for (const torch::Tensor& piece : model_->parameters()) {
     (piece.requires_grad() ? num_trained : num_frozen) += piece.numel();
   }
   sized_.device_memory = DeviceMemory(sized_, num_trained, num_frozen, host_);
-  if (std::ranges::all_of(shards_->units(),
-                          [](const auto& unit) { return unit->parameters().empty(); })) {
-    return absl::InvalidArgumentError(
-        "the model is too small to give this rank a part of it: start fewer ranks");
-  }
-  if (pipeline == nullptr) return absl::OkStatus();
-  GEMINI_ASSIGN_OR_RETURN(const policies::PipelineSchedule schedule,
-                          policies::ParsePipelineSchedule(config_.pipeline_schedule));
-  GEMINI_ASSIGN_OR_RETURN(stage_, PipelineStage::Make(*shards_, *job_.communicator, *pipeline,
-                                                      schedule, config_.accumulate));
-  if (config_.zero_stage() > 1) {
+  if (stage_ != nullptr && config_.zero_stage() > 1) {
     Warn(absl::StrCat("--zero ", config_.zero_stage(), " in a pipeline adds gradients ",
                       config_.accumulate, " times a step",
                       config_.zero_stage() == 3 ? absl::StrCat(", and gathers parameters up to ",

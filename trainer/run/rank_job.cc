@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "gemini/crc32c.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/config/mesh_of_keys.h"
 #include "trainer/parallel/rank_transport_mpi.h"
 
 namespace gemini::trainer {
@@ -86,19 +85,6 @@ absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
   const std::string own = Description(config, files);
   GEMINI_ASSIGN_OR_RETURN(const std::string of_first, ranks.TextOfFirst(own));
   return ranks.Agree(Compare(own, of_first));
-}
-
-absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) {
-  GEMINI_ASSIGN_OR_RETURN(const policies::TensorGrid grid, GridOfKeys(config, num_ranks));
-  GEMINI_ASSIGN_OR_RETURN(const policies::Mesh mesh, MeshOfKeys(config, num_ranks));
-  SequenceLayout sequence;
-  for (const SequenceSharing one :
-       {SequenceSharing::kMegatron, SequenceSharing::kUlysses, SequenceSharing::kRing}) {
-    if (config.sequence_parallel == SequenceSharingName(one)) sequence.sharing = one;
-  }
-  sequence.zigzag =
-      sequence.sharing == SequenceSharing::kRing && config.sequence_layout == "zigzag";
-  return RankLayout(mesh, grid, sequence);
 }
 
 int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks) {

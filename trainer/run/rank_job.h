@@ -12,7 +12,6 @@
 #include "trainer/parallel/communicator_host.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_environment.h"
-#include "trainer/parallel/rank_layout.h"
 
 namespace gemini::trainer {
 
@@ -34,10 +33,6 @@ absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where);
 // differs there.
 absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
                           const std::string& files);
-
-// Returns how `num_ranks` ranks of a run share layers and shards. INVALID_ARGUMENT: they do not
-// divide as the configuration says.
-absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks);
 
 // Returns the threads of an operator where a machine of `processors`, of which this process may use
 // `usable`, has so many ranks: at least one.

@@ -19,7 +19,6 @@
 #include "client/torch/model/element_types.h"
 #include "client/torch/model/tensor_copy.h"
 #include "gemini/byte_size.h"
-#include "gemini/device_shortage.h"
 #include "gemini/policy_options.h"
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/status_macros.h"
@@ -28,9 +27,8 @@
 #include "trainer/families/vocabulary_cut.h"
 #include "trainer/forecast/chunk_choice.h"
 #include "trainer/forecast/compute_rate.h"
-#include "trainer/forecast/floor_of_rank.h"
 #include "trainer/forecast/memory_plan.h"
-#include "trainer/forecast/round_of_run.h"
+#include "trainer/forecast/shard_plan.h"
 #include "trainer/models/activation_store_managed.h"
 #include "trainer/parallel/parameter_store_ranks.h"
 #include "trainer/run/run_log.h"
@@ -100,25 +98,6 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   // What measuring and foretelling took goes back to the system before HOST is asked for.
   ::malloc_trim(0);
   return Plans{std::move(plan), std::move(choice.rounds)};
-}
-
-// Refuses a DEVICE in which no step of this rank runs.
-absl::Status CheckStepFits(const RunConfig& config, const GatheredModel& model,
-                           const RankLayout& layout, int64_t rank, int64_t device_bytes) {
-  NamedTrace step;
-  // In the vertical schedule activations may leave DEVICE.
-  if (config.micro_batch_schedule != "vertical") {
-    absl::StatusOr<NamedTrace> made = TraceStepOfRank(model.spec(), RoundOf(config), layout, rank);
-    if (made.ok()) {
-      step = *std::move(made);
-    } else {
-      LogInfo(absl::StrCat("what operators need of DEVICE is not known before the first step: ",
-                           made.status().message()));
-    }
-  }
-  const DeviceNeed least = FindFloorOfRank(model, config.element(), step);
-  ::malloc_trim(0);  // Before HOST is asked for.
-  return least.bytes() <= device_bytes ? absl::OkStatus() : DeviceTooSmall(least, device_bytes);
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
@@ -268,34 +247,12 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredModel& model,
                                          const RankLayout& layout, int64_t rank,
                                          int64_t available) {
-  constexpr int64_t kLeastChunkBytes = 16 * kKiB;
-  constexpr double kWorthwhile = 1.02;
-  GEMINI_RETURN_IF_ERROR(CheckStepFits(config, model, layout, rank, config.device_memory));
-  std::vector<TensorSpec> tensors;
-  for (const auto& parameter : model.named_parameters()) {
-    const torch::Tensor& tensor = parameter.value();
-    tensors.push_back({parameter.key(), static_cast<int64_t>(tensor.nbytes()),
-                       tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
+  GEMINI_ASSIGN_OR_RETURN(ShardPlan plan, PlanShards(config, model, layout, rank, available));
+  if (!plan.floor.ok()) {
+    LogInfo(absl::StrCat("what operators need of DEVICE is not known before the first step: ",
+                         plan.floor.message()));
   }
-  BoundaryActivations between = BoundaryActivationsOf(
-      config, model.spec().num_blocks, model.spec().ElementsBetweenBlocks(config.sequence));
-  for (int64_t& size_bytes : between.tensor_bytes) size_bytes /= layout.parts_of_hidden();
-  const auto plan_with = [&](int64_t chunk_bytes) {
-    return PlanMemory(config, tensors, between, chunk_bytes, available);
-  };
-  if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
-  // A tensor that fills chunks shares none of them, so the last one is half empty, and a rank has
-  // many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
-  // largest chunks with which HOST is about as small as with any.
-  std::vector<MemoryPlan> plans;
-  const int64_t most = client::hooks::ChooseChunkBytes(config.device_memory, model);
-  for (int64_t bytes = kLeastChunkBytes; bytes <= most; bytes *= 2) {
-    GEMINI_ASSIGN_OR_RETURN(plans.emplace_back(), plan_with(bytes));
-  }
-  const auto host = [](const MemoryPlan& plan) { return plan.bytes[Tier::kHost]; };
-  const auto least = static_cast<double>(host(*std::ranges::min_element(plans, {}, host)));
-  while (static_cast<double>(host(plans.back())) > kWorthwhile * least) plans.pop_back();
-  return plans.back();
+  return std::move(plan.memory);
 }
 
 absl::Status OpenShards(const RunConfig& config, GatheredModel& model, Communicator& communicator,

@@ -54,9 +54,8 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
                          StagedModel& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory);
 
-// Returns what `rank` asks of each tier for its shards of a model, which may be without values, in
-// chunks of the size that wastes little. `available`: as OpenShards. Errors: as PlanMemory, and
-// RESOURCE_EXHAUSTED where no step runs in DEVICE; it names the operator and what it needs.
+// Returns what PlanShards plans for `rank`, and logs where nothing is known of its operators.
+// `available`: as OpenShards.
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredModel& model,
                                          const RankLayout& layout, int64_t rank, int64_t available);
 
