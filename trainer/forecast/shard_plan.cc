@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kLeastChunkBytes = 16 * kKiB;
 constexpr double kWorthwhile = 1.02;
 
-// Returns what a step of this rank is known to need of DEVICE, and sets `why` where nothing is known
-// of its operators.
+// Returns what a step of this rank is known to need of DEVICE, and sets `why` where nothing is
+// known of its operators.
 DeviceNeed FloorOf(const RunConfig& config, const GatheredModel& model, const RankLayout& layout,
                    int64_t rank, absl::Status& why) {
   NamedTrace step;
