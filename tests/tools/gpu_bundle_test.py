@@ -69,7 +69,7 @@ class GpuBundleTest(unittest.TestCase):
         self.assertLess(size, 60 << 20)
         built = {file.name for file in (ROOT / "build/gpu").iterdir()}
         self.assertEqual({file.name for file in (self.bundle / "gpu").iterdir()}, built)
-        for program in ("run", "measure", "observe", "families"):
+        for program in ("run", "measure", "observe", "families", "ranks"):
             self.assertTrue(os.access(self.bundle / program, os.X_OK), program)
 
     def test_its_programs_find_what_debian_alone_has_in_it(self):
@@ -194,6 +194,43 @@ class GpuBundleTest(unittest.TestCase):
             self.assertIn("recomputed: 1 of 2 numbers differ", texts[0])
             self.assertIn("no experts", texts[1])
             self.assertEqual(len(texts), 2)
+
+    def compare_ranks(self, *more):
+        report = self.bundle.parent / "ranks.json"
+        done = subprocess.run([sys.executable, self.bundle / "ranks", "--cpu", "--models", ROOT / "build/tests/trainer_models",
+                               "--launchers", "mpirun", "--report", report, *more], capture_output=True, text=True,
+                              check=False)
+        return done, json.loads(report.read_text())
+
+    @unittest.skipUnless((ROOT / "build/bin/gemini_mpi.so").exists(), "built without Torch or MPI")
+    def test_ranks_are_compared_and_one_is_killed(self):
+        done, report = self.compare_ranks("--only", "zero fp32,kill tensor")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(report, {"zero fp32 mpirun": [], "kill tensor mpirun": [], "zero fp32 launchers": []})
+        self.assertIn("behind the kill, status", done.stdout)
+
+    @unittest.skipUnless((ROOT / "build/bin/gemini_mpi.so").exists(), "built without Torch or MPI")
+    def test_ranks_with_other_numbers_are_named(self):
+        programs = self.bundle.parent / "programs of ranks"
+        programs.mkdir()
+        program = programs / "gemini-train"
+        # Ranks get another loss than one process, and others without exact sums.
+        program.write_text(r"""#!/bin/sh
+            loss=2.0 output= exact=0.5
+            [ -z "$OMPI_COMM_WORLD_RANK" ] || loss=3.0
+            for word; do
+              [ "$last" = --output ] && output=$word
+              [ "$word" = --exact ] && exact=0.25
+              last=$word
+            done
+            mkdir -p "$output"; printf '{"loss": %s, "grad_norm": %s}\n' "$loss" "$exact" >"$output/metrics.jsonl"
+            """)
+        program.chmod(0o755)
+        done, report = self.compare_ranks("--bin", programs, "--only", "zero fp32,tensor fp32")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("beside one process: 2 of 2 numbers differ", report["zero fp32 mpirun"][0])
+        self.assertIn("sums that are not exact: 1 of 2", report["zero fp32 mpirun"][1])
+        self.assertIn("beside one process: 5.0e-01", report["tensor fp32 mpirun"][0])
 
     def test_a_run_that_fails_is_in_the_report(self):
         report = self.bundle.parent / "failed.json"

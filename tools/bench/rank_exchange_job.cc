@@ -146,7 +146,8 @@ absl::Status JoinAndMeasure(absl::Span<const absl::string_view> words) {
   if (where.num_ranks < 2) {
     return absl::InvalidArgumentError("one rank exchanges nothing: start several by mpirun");
   }
-  GEMINI_ASSIGN_OR_RETURN(const trainer::RankJob job, trainer::JoinRanks(where));
+  GEMINI_ASSIGN_OR_RETURN(const trainer::RankJob job,
+                          trainer::JoinRanks(where, trainer::JoinWish()));
   GEMINI_ASSIGN_OR_RETURN(std::vector<double> seconds,
                           SecondsOfExchanges(*job.communicator, exchanges, kRuns));
   std::ranges::sort(seconds);

@@ -138,7 +138,8 @@ absl::StatusOr<tools::RankRates> JoinAndMeasure() {
   if (where.num_ranks < 2) {
     return absl::InvalidArgumentError("one rank exchanges nothing: start several by mpirun");
   }
-  GEMINI_ASSIGN_OR_RETURN(const trainer::RankJob job, trainer::JoinRanks(where));
+  GEMINI_ASSIGN_OR_RETURN(const trainer::RankJob job,
+                          trainer::JoinRanks(where, trainer::JoinWish()));
   GEMINI_ASSIGN_OR_RETURN(const tools::RankRates rates, MeasureRankRates(*job.communicator));
   if (where.rank == 0) std::printf("%s\n", tools::ToJson(rates).c_str());
   return rates;

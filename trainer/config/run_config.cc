@@ -244,7 +244,16 @@ absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
     return absl::UnimplementedError(absl::StrCat(what, " with ", num_ranks, " ranks: ", why));
   };
   if (config.reference) return refuse("--reference", "it has the whole model in one process");
-  if (config.gpu().has_value()) return refuse("--device", "ranks compute on CPUs alone so far");
+  if (config.gpu().has_value() && config.transport == "mpi") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--transport mpi with --device ", config.device,
+        ": MPI exchanges what lies in host memory, and not what GPUs compute: leave it out, for "
+        "NCCL, or --device"));
+  }
+  if (config.gpu().has_value() && !config.daemon.empty() && !config.share_gpu) {
+    return refuse("--daemon",
+                  "a geminid has one GPU: leave it out, and each rank has a server for its own");
+  }
   if (config.moment_rounding == "stochastic") {
     return refuse("--moment-rounding stochastic",
                   "its numbers follow from tensors, not from parts");

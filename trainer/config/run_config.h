@@ -84,8 +84,17 @@ struct SharingKeys {
   bool operator==(const SharingKeys&) const = default;
 };
 
+// How ranks exchange what they compute.
+struct ExchangeKeys {
+  std::string transport = "auto";    // mpi, nccl, or what the device wants.
+  bool exact = false;                // Sums in the order of ranks, also by NCCL.
+  bool share_gpu = false;            // Ranks may have one GPU together.
+  int64_t collective_timeout = 120;  // Seconds.
+  bool operator==(const ExchangeKeys&) const = default;
+};
+
 // Everything that a run is told, by flags and files.
-struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
+struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys, ExchangeKeys {
   std::string model;
   std::string task = "auto";  // One of kTaskNames (trainer/families/task_spec.h).
   std::string data;
@@ -98,7 +107,6 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   bool has_documents = false;  // Rows of data hold several. It is no key: the files say it.
   int64_t accumulate = 1;
   std::string micro_batch_schedule = "horizontal";
-  int64_t collective_timeout = 120;  // Seconds.
   std::string zero = "auto";  // Of several ranks: what of the model each of them has in parts.
   std::string gradient_sync = "auto";  // When they add their gradients.
   int64_t gather_ahead = 0;            // Units that are gathered while one computes.
@@ -122,7 +130,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   StateFormat format() const;            // Of these, and of `moments`.
   // Of the stochastic rounding of moments, made of `seed`; 0: to nearest.
   uint64_t rounding_seed() const;
-  // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted.
+  // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted. With several ranks
+  // "cuda" is the GPU of each (trainer/parallel/gpu_of_rank.h), which is 0 here.
   std::optional<int> gpu() const;
   // What `zero` says: 0 to 3.
   int zero_stage() const;
@@ -141,8 +150,8 @@ std::string ToToml(RunConfig config);
 // The checks that need several keys: what must be given, what excludes what. INVALID_ARGUMENT names
 // the keys.
 absl::Status CheckRunConfig(const RunConfig& config);
-// The same for a run of several ranks, or for its forecast; one rank can do all. UNIMPLEMENTED:
-// names the key.
+// The same for a run of several ranks, or for its forecast; one rank can do all. UNIMPLEMENTED,
+// INVALID_ARGUMENT: names the key.
 absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks);
 // Refuses a pipeline whose schedule is only foretold. INVALID_ARGUMENT: names the keys.
 absl::Status CheckScheduleRuns(const RunConfig& config);

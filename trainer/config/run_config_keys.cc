@@ -162,6 +162,21 @@ KeyTable RunKeys(RunConfig& config) {
                R::kFree},
               config.rank_order,
               [](absl::string_view text) { return policies::ParseMeshOrder(text).status(); }),
+      ChoiceKey({"transport", "NAME",
+                 "With several ranks: how they exchange, by MPI in host memory or by NCCL between "
+                 "GPUs; auto: nccl with --device cuda, else mpi",
+                 R::kFree},
+                config.transport, {"auto", "mpi", "nccl"}),
+      SwitchKey({"exact", "",
+                 "By NCCL: add in the order of ranks, as MPI always does, so that sums have the "
+                 "same bits on any machine; slower",
+                 R::kFree},
+                config.exact),
+      SwitchKey({"share-gpu", "",
+                 "Several ranks may have one GPU, whose memory they divide: to try a job on a "
+                 "machine that has fewer GPUs; slow",
+                 R::kFree},
+                config.share_gpu),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),
@@ -224,7 +239,9 @@ KeyTable RunKeys(RunConfig& config) {
                 R::kFree},
                config.update_threads, 0, 1024),
       TextKey({"device", "NAME",
-               "What computes, and whose memory is DEVICE: cpu, or a GPU such as cuda:0", R::kFree},
+               "What computes, and whose memory is DEVICE: cpu, or a GPU such as cuda:0; cuda: of "
+               "several ranks of a machine each has the next one",
+               R::kFree},
               config.device),
       SizeKey({"device-memory", "SIZE",
                "DEVICE budget: parameters in use and all that operators allocate, on a GPU all "

@@ -48,11 +48,12 @@ std::vector<TensorSpec> TensorsOf(const GatheredModel& model) {
 
 absl::StatusOr<ShardPlan> PlanShards(const RunConfig& config, const GatheredModel& model,
                                      const RankLayout& layout, int64_t rank,
-                                     int64_t available_bytes) {
+                                     int64_t available_bytes, int64_t context_bytes) {
   ShardPlan plan;
   const DeviceNeed least = FloorOf(config, model, layout, rank, plan.floor);
   ::malloc_trim(0);  // Before HOST is asked for.
-  if (least.bytes() > config.device_memory) return DeviceTooSmall(least, config.device_memory);
+  const int64_t device_bytes = config.device_memory - context_bytes;
+  if (least.bytes() > device_bytes) return DeviceTooSmall(least, device_bytes);
   const std::vector<TensorSpec> tensors = TensorsOf(model);
   BoundaryActivations between = BoundaryActivationsOf(
       config, model.spec().num_blocks, model.spec().ElementsBetweenBlocks(config.sequence));

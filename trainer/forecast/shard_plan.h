@@ -23,10 +23,11 @@ struct ShardPlan {
 
 // Returns what `rank` asks of each tier for its shards of a model, which may be without values, in
 // chunks of the size that wastes little. `config` has DEVICE as a number. `available_bytes`: this
-// rank's part of the memory that is free. Errors: as PlanMemory, and RESOURCE_EXHAUSTED where no
-// step runs in DEVICE; it names the operator and what it needs.
+// rank's part of the memory that is free. `context_bytes`: what of DEVICE a GPU's context takes.
+// Errors: as PlanMemory, and RESOURCE_EXHAUSTED where no step runs in DEVICE; it names the operator
+// and what it needs.
 absl::StatusOr<ShardPlan> PlanShards(const RunConfig& config, const GatheredModel& model,
                                      const RankLayout& layout, int64_t rank,
-                                     int64_t available_bytes);
+                                     int64_t available_bytes, int64_t context_bytes = 0);
 
 }  // namespace gemini::trainer

@@ -111,6 +111,12 @@ absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
   return groups_.back().get();
 }
 
+absl::Status Communicator::PrepareMessages(const RankGroup& /*group*/, MessagePaths /*paths*/) {
+  return absl::OkStatus();
+}
+
+void Communicator::Abandon(absl::Status /*why*/) {}
+
 Work Communicator::AllGather(const RankGroup& group, const void* part, void* all,
                              int64_t part_bytes, absl::string_view site) {
   return Start({.kind = CollectiveKind::kAllGather,
@@ -255,7 +261,7 @@ std::optional<CollectiveUnderWay> Communicator::under_way() const {
 
 std::optional<AwaitedMessage> Communicator::awaited_message() const {
   MutexLock lock(mutex_);
-  return awaited_message_;
+  return awaited_message_.has_value() ? awaited_message_ : awaited_by_operators_;
 }
 
 MessageWait::MessageWait(Communicator& communicator, CollectiveKind kind, int64_t rank,
@@ -285,6 +291,19 @@ void Communicator::SetUnderWay(const Operation* operation) {
   }
   MutexLock lock(mutex_);
   under_way_ = std::move(now);
+}
+
+void Communicator::SetAwaitedByOperators(const Operation* message,
+                                         std::chrono::steady_clock::time_point since) {
+  std::optional<AwaitedMessage> now;
+  if (message != nullptr) {
+    now = {.kind = message->kind,
+           .rank = message->group->ranks[static_cast<size_t>(message->place)],
+           .site = message->site,
+           .since = since};
+  }
+  MutexLock lock(mutex_);
+  awaited_by_operators_ = std::move(now);
 }
 
 absl::Status Communicator::CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const {

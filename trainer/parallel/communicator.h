@@ -61,6 +61,13 @@ struct RankGroup {
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
 };
 
+// Between which ranks of a group messages go.
+enum class MessagePaths : uint8_t {
+  kWithFirst,   // Between the group's first rank and each other.
+  kNeighbours,  // With even tags to the next rank, the last one's to the first; with odd ones back.
+  kAll,
+};
+
 // An operation that was issued.
 class PendingWork {
  public:
@@ -132,6 +139,18 @@ class Communicator {
   absl::StatusOr<const RankGroup*> MakeGroup(absl::string_view name,
                                              const std::vector<std::vector<int64_t>>& groups);
 
+  // COLLECTIVE over the job, with one group of each rank's, all of one id: prepares messages
+  // between its ranks. The world has those of its first rank with the others, or more, from the
+  // start; in other groups it must be called before Send and Receive. Ranks of one path take
+  // messages in the order in which they are sent, if their tags are equal or this says so: NCCL
+  // knows no tags (communicator_nccl.h).
+  virtual absl::Status PrepareMessages(const RankGroup& group, MessagePaths paths);
+
+  // Fails everything that is under way and everything that follows with `why`, which is no OK. A
+  // rank calls it that leaves the program's order, as by an exception. Any thread may call it.
+  // Where every exchange is done when it is issued, it does nothing.
+  virtual void Abandon(absl::Status why);
+
   // In each of these `site` names the place in the program, for counts and for messages. The order
   // of ranks is that of the group. Work that fails with INVALID_ARGUMENT was not issued: a size is
   // negative, a place is none of the group's, a tag is out of range, or a message is to or from
@@ -177,7 +196,8 @@ class Communicator {
   int64_t num_messages() const;
   // Returns the collective that is under way. One at a time is. Any thread may ask.
   std::optional<CollectiveUnderWay> under_way() const;
-  // Returns what a MessageWait of the rank is about. Any thread may ask.
+  // Returns what a MessageWait of the rank is about, or else the message for which operators of its
+  // GPU wait, as SetAwaitedByOperators said. Any thread may ask.
   std::optional<AwaitedMessage> awaited_message() const;
   // Compares the checksums of all ranks, in all groups. INTERNAL: two of a group differ (names the
   // group and the ranks). It says the same in each rank.
@@ -207,6 +227,9 @@ class Communicator {
   };
   // Notes which collective is under way. It is null where none is.
   void SetUnderWay(const Operation* operation);
+  // Notes for which message operators wait, where the thread that issues them does not: since when,
+  // and null where they wait for none.
+  void SetAwaitedByOperators(const Operation* message, std::chrono::steady_clock::time_point since);
   virtual Work Issue(Operation operation) = 0;
   // Prepares the exchange in a group that this rank is in, together with the other groups of that
   // id in their ranks. Blocks.
@@ -226,6 +249,7 @@ class Communicator {
   int64_t num_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<CollectiveUnderWay> under_way_ ABSL_GUARDED_BY(mutex_);
   std::optional<AwaitedMessage> awaited_message_ ABSL_GUARDED_BY(mutex_);
+  std::optional<AwaitedMessage> awaited_by_operators_ ABSL_GUARDED_BY(mutex_);
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -37,10 +37,8 @@ class CommunicatorHost : public Communicator {
   // does not wait behind a failure.
   ~CommunicatorHost() override;
 
-  // Fails everything that is under way and everything that follows with `why`, which is no OK. A
-  // rank calls it that leaves the program's order, as by an exception. It does not interrupt
-  // MakeGroup, which blocks in the transport. Any thread may call it.
-  void Abandon(absl::Status why);
+  // It does not interrupt MakeGroup, which blocks in the transport.
+  void Abandon(absl::Status why) override;
 
  protected:
   Work Issue(Operation operation) override;

@@ -85,11 +85,11 @@ absl::StatusOr<std::unique_ptr<GatheredModel>> GatheredModel::Make(
     const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
     const RankGroup& group, const UnitOptions& options, TensorLayers* layers,
     const std::optional<PipelinePlace>& place) {
-  GEMINI_ASSIGN_OR_RETURN(
-      std::unique_ptr<StagedModel> whole,
-      layers != nullptr
-          ? MakeStagedModel(spec, *layers)
-          : MakeStagedModel(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
+  GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<StagedModel> whole,
+                          layers != nullptr
+                              ? MakeStagedModel(spec, *layers)
+                              : MakeStagedModel(spec, torch::dtype(type).device(torch::kMeta),
+                                                {.on_cpu = options.device.is_cpu()}));
   std::unique_ptr<GatheredModel> model(new GatheredModel(
       spec, std::move(whole), layers != nullptr ? layers->hidden_part() : HiddenPart(),
       place.value_or(PipelinePlace{.stages = ModelStages(spec.num_blocks)})));

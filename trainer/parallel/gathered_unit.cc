@@ -12,7 +12,8 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
-#include "c10/core/CPUAllocator.h"
+#include "c10/core/Allocator.h"
+#include "c10/core/DeviceGuard.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "trainer/models/saved_state.h"
 #include "trainer/parallel/tensor_exchange.h"
@@ -110,7 +111,7 @@ class GatheredUnit::Gradients {
   explicit Gradients(GatheredUnit& unit) : unit_(unit) {
     if (unit.options_.sync == GradientSync::kLast && unit.has_parts() && unit.options_.is_here) {
       for (const UnitTensor& tensor : unit.tensors_) {
-        sums_.push_back(at::empty(tensor.sizes, unit.buffer_.options()));
+        sums_.push_back(at::empty(tensor.sizes, unit.buffer_.scalar_type()));
       }
     }
     has_sum_.resize(sums_.size());
@@ -212,7 +213,7 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
   if (options.division == UnitDivision::kShardsAndWhole && options.is_here) {
     for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, type));
   }
-  buffer_ = at::empty({0}, type);
+  buffer_ = at::empty({0}, at::dtype(type).device(options.device));
   gradients_ = std::make_unique<Gradients>(*this);
 }
 
@@ -282,7 +283,8 @@ void GatheredUnit::BeginGather() {
   if (!gathers() || num_users_ > 0 || ahead_.work != nullptr) return;
   const auto bytes = static_cast<size_t>(cut_.num_elements()) * buffer_.element_size();
   c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
-  memory.set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
+  const c10::DeviceGuard here(buffer_.device());  // Allocators look for the thread's own.
+  memory.set_data_ptr_noswap(c10::GetAllocator(buffer_.device().type())->allocate(bytes));
   memory.set_nbytes(bytes);
   ahead_ = GatherInto(memory.mutable_data());
 }
@@ -340,7 +342,7 @@ void GatheredUnit::ReleaseAll() {
   }
   c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
   memory.set_nbytes(0);
-  memory.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::DeviceType::CPU));
+  memory.set_data_ptr_noswap(c10::DataPtr(nullptr, buffer_.device()));
 }
 
 std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& outputs,

@@ -68,6 +68,8 @@ struct UnitOptions {
   // The ranks that have copies of this rank's pieces, which add their gradients; it outlives the
   // unit. Null: there are none.
   const RankGroup* copies = nullptr;
+  // Where operators compute, and units are gathered. Pieces get there when they are managed.
+  torch::Device device = torch::kCPU;
 };
 
 // What backward needs of the buffer.
@@ -79,7 +81,8 @@ enum class UnitUse : uint8_t {
 
 class GatheredUnit {
  public:
-  // The tensors are of `type`, fp32, bf16 or fp16, on the CPU; one at least is trained.
+  // The tensors are of `type`, fp32, bf16 or fp16; one at least is trained. Parameters and what is
+  // beside them are made on the CPU.
   // Communicator and group outlive this.
   GatheredUnit(std::string name, std::vector<UnitTensor> tensors, torch::ScalarType type,
                Communicator& communicator, const RankGroup& group, const UnitOptions& options);

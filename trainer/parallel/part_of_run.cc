@@ -32,7 +32,10 @@ UnitOptions UnitOptionsOf(const RunConfig& config) {
                       : zero == 3 ? UnitDivision::kShards
                                   : UnitDivision::kShardsAndWhole,
           .sync = config.adds_gradients_once() ? GradientSync::kLast : GradientSync::kEach,
-          .block_elements = ShardBlockElements(config.format().moments)};
+          .block_elements = ShardBlockElements(config.format().moments),
+          .device = config.gpu().has_value()
+                        ? torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(*config.gpu()))
+                        : torch::Device(torch::kCPU)};
 }
 
 absl::StatusOr<ModelStages> StagesOfRun(const ModelSpec& spec, const RunConfig& config,
@@ -52,6 +55,7 @@ absl::StatusOr<PartOfRun> MakePartOfRun(const ModelSpec& spec, const RunConfig& 
   const RankGroup* pipeline = nullptr;
   if (layout.pipeline_ranks() > 1) {  // Here, where no rank can have failed alone.
     GEMINI_ASSIGN_OR_RETURN(pipeline, communicator.MakeGroup("pipeline", layout.Pipelines()));
+    GEMINI_RETURN_IF_ERROR(communicator.PrepareMessages(*pipeline, MessagePaths::kNeighbours));
   }
   PartOfRun part;
   GEMINI_ASSIGN_OR_RETURN(

@@ -68,7 +68,7 @@ PipelineStage::PipelineStage(GatheredModel& model, Communicator& communicator,
       pipeline_(pipeline),
       tasks_(std::move(tasks)),
       micro_batches_(micro_batches),
-      hidden_options_(model.parameters().front().options()),
+      hidden_type_(model.parameters().front().scalar_type()),
       kept_(static_cast<size_t>(model.place().stages.num_chunks())) {
   for (std::vector<std::optional<Kept>>& of_chunk : kept_) {
     of_chunk.resize(static_cast<size_t>(micro_batches));
@@ -106,8 +106,8 @@ int64_t PipelineStage::TagOf(Kind kind, int64_t from_stage, int64_t micro_batch)
   // Micro-batches with one tag arrive in the order in which they are sent, which is theirs.
   const int64_t stages = model_.place().stages.num_stages();
   const int64_t tags = (Communicator::kMostTag + 1) / (2 * stages);
-  const int64_t way = kind == Kind::kForward ? 0 : 1;
-  return (way * stages + from_stage) * tags + micro_batch % tags;
+  const int64_t way = kind == Kind::kForward ? 0 : 1;  // As MessagePaths::kNeighbours has it.
+  return 2 * (from_stage * tags + micro_batch % tags) + way;
 }
 
 void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& inputs) {
@@ -117,15 +117,15 @@ void PipelineStage::BeginReceive(const PipelineTask& task, const Tensor& inputs)
   const bool is_forward = task.kind == Kind::kForward;
   const bool has_sums = HasRouterSums(is_forward ? *from : StageOf(task));
   const ModelSpec& spec = model_.spec();
+  const torch::TensorOptions options = torch::dtype(hidden_type_).device(inputs.device());
   Transfer& transfer = receiving_.emplace_back();
   transfer.place = model_.place().stages.RankOf(*from);
   transfer.site = SiteOf(task.kind);
   for (const std::vector<int64_t>& sizes : StreamSizes(spec, model_.hidden_part(), inputs)) {
-    transfer.tensors.push_back(at::empty(sizes, hidden_options_));
+    transfer.tensors.push_back(at::empty(sizes, options));
   }
   if (has_sums) {
-    transfer.tensors.push_back(
-        at::empty({2, spec.experts->count}, hidden_options_.dtype(torch::kFloat32)));
+    transfer.tensors.push_back(at::empty({2, spec.experts->count}, options.dtype(torch::kFloat32)));
   }
   for (const Tensor& tensor : transfer.tensors) {
     transfer.work.push_back(communicator_.Receive(

@@ -118,7 +118,7 @@ class PipelineStage {
   const RankGroup& pipeline_;
   const std::vector<policies::PipelineTask> tasks_;
   const int64_t micro_batches_;
-  const torch::TensorOptions hidden_options_;
+  const torch::ScalarType hidden_type_;
   std::vector<policies::PipelineTask> run_tasks_;
   std::vector<std::vector<std::optional<Kept>>> kept_;  // By chunk and micro-batch.
   int64_t num_live_ = 0;

@@ -19,6 +19,9 @@ namespace {
 
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostPort = 65'535;
+// Of the store that srun's ranks open on their first node: no system gives these out by itself.
+constexpr int64_t kFirstPort = 20'000;
+constexpr int64_t kNumPorts = 10'000;
 constexpr int64_t kMostRestarts = std::numeric_limits<int32_t>::max();
 
 // Returns the variable's number, at least `least` and at most `most`.
@@ -82,6 +85,15 @@ absl::StatusOr<RankEnvironment> ReadTorchrun(Variables variables) {
   return found;
 }
 
+// What somebody has set for ranks that torchrun did not start.
+std::optional<Rendezvous> RendezvousThatIsSet(Variables variables) {
+  Rendezvous place = {.host = variables("MASTER_ADDR").value_or(""), .key_prefix = "gemini/"};
+  const bool has_port = absl::SimpleAtoi(variables("MASTER_PORT").value_or(""), &place.port) &&
+                        place.port >= 1 && place.port <= kMostPort;
+  if (place.host.empty() || !has_port) return std::nullopt;
+  return place;
+}
+
 absl::StatusOr<RankEnvironment> ReadOpenMpi(Variables variables) {
   GEMINI_ASSIGN_OR_RETURN(
       RankEnvironment found,
@@ -89,6 +101,7 @@ absl::StatusOr<RankEnvironment> ReadOpenMpi(Variables variables) {
   GEMINI_ASSIGN_OR_RETURN(std::tie(found.local_rank, found.num_local_ranks),
                           RankOf(variables, "OMPI_COMM_WORLD_LOCAL_RANK",
                                  "OMPI_COMM_WORLD_LOCAL_SIZE", found.num_ranks));
+  found.rendezvous = RendezvousThatIsSet(variables);
   return found;
 }
 
@@ -111,6 +124,35 @@ std::optional<int64_t> TasksOfNode(absl::string_view list, int64_t node) {
   return std::nullopt;
 }
 
+// Returns the first node of a list as in "gpu[007-009,12],head": "gpu007".
+std::string FirstNode(absl::string_view list) {
+  const size_t open = list.find_first_of("[,");
+  const std::string prefix(list.substr(0, open));
+  if (open == absl::string_view::npos || list[open] == ',') return prefix;
+  const absl::string_view numbers = list.substr(open + 1);
+  const size_t close = numbers.find(']');
+  if (close == absl::string_view::npos) return "";
+  const absl::string_view first = numbers.substr(0, numbers.find_first_of(",-]"));
+  absl::string_view suffix = numbers.substr(close + 1);
+  suffix = suffix.substr(0, suffix.find(','));
+  return absl::StrCat(prefix, first, suffix);
+}
+
+// On the step's first node, which has the first task; the port follows from the step.
+std::optional<Rendezvous> RendezvousOfStep(Variables variables) {
+  if (std::optional<Rendezvous> set = RendezvousThatIsSet(variables)) return set;
+  Rendezvous place;
+  place.host = FirstNode(variables("SLURM_STEP_NODELIST").value_or(""));
+  int64_t job = 0, step = 0;
+  if (place.host.empty() || !absl::SimpleAtoi(variables("SLURM_JOB_ID").value_or(""), &job) ||
+      !absl::SimpleAtoi(variables("SLURM_STEP_ID").value_or(""), &step) || job < 0 || step < 0) {
+    return std::nullopt;
+  }
+  place.port = kFirstPort + (job % kNumPorts + step % kNumPorts) % kNumPorts;
+  place.key_prefix = absl::StrCat("gemini/", job, ".", step, "/");
+  return place;
+}
+
 absl::StatusOr<RankEnvironment> ReadSrun(Variables variables) {
   GEMINI_ASSIGN_OR_RETURN(
       RankEnvironment found,
@@ -125,6 +167,7 @@ absl::StatusOr<RankEnvironment> ReadSrun(Variables variables) {
   }
   found.num_local_ranks = *tasks;
   GEMINI_ASSIGN_OR_RETURN(found.local_rank, NumberOf(variables, "SLURM_LOCALID", 0, *tasks - 1));
+  found.rendezvous = RendezvousOfStep(variables);
   return found;
 }
 

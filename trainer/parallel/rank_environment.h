@@ -21,7 +21,7 @@ enum class Launcher : uint8_t { kNone, kTorchrun, kOpenMpi, kSrun };
 // Returns "torchrun", "mpirun" or "srun"; "no launcher" for kNone.
 absl::string_view LauncherName(Launcher launcher);
 
-// Where torchrun says that ranks find each other.
+// Where ranks find each other that have no MPI for it.
 struct Rendezvous {
   std::string host;
   int64_t port = 0;  // 1 to 65,535.
@@ -38,7 +38,9 @@ struct RankEnvironment {
   // The rank's number among those of this machine, from 0 to num_local_ranks - 1.
   int64_t local_rank = 0;
   int64_t num_local_ranks = 1;
-  std::optional<Rendezvous> rendezvous = {};  // torchrun alone says one.
+  // torchrun says one, and srun's first node is one. MASTER_ADDR and MASTER_PORT together are one
+  // for every launcher. mpirun has none besides.
+  std::optional<Rendezvous> rendezvous = {};
 };
 
 // Returns a variable's value, or nothing if it is not set.

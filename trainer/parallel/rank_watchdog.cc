@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/rank_watchdog.h"
 
-#include <netinet/in.h>
 #include <pthread.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "c10/util/Logging.h"
-#include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 #include "gemini/system/unique_fd.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
+#include "trainer/parallel/rank_environment.h"
+#include "trainer/parallel/rank_store.h"
 
 namespace gemini::trainer {
 namespace {
@@ -36,65 +29,30 @@ constexpr char kLimit[] = ": --collective-timeout is the limit";
 
 std::string KeyOf(int64_t rank) { return absl::StrCat("rank ", rank); }
 
-// Whoever else can reach the store does not know it.
-std::string Secret() {
-  std::random_device device;
-  return absl::StrCat(absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8),
-                      absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8));
-}
-
-// A store that is gone throws, and LibTorch would print that with a backtrace first, each time.
-void SilenceWarningsOfTheStore() {
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
-}
-
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
-
-// A port of the system's choice, that this machine alone reaches if it is the only one.
-absl::StatusOr<UniqueFd> Listen(bool one_machine, std::string& address) {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in own = {};
-  own.sin_family = AF_INET;
-  own.sin_addr.s_addr = ::htonl(one_machine ? INADDR_LOOPBACK : INADDR_ANY);
-  socklen_t size = sizeof(own);
-  auto* const any = reinterpret_cast<sockaddr*>(&own);
-  if (!fd || ::bind(fd.get(), any, size) != 0 || ::listen(fd.get(), SOMAXCONN) != 0 ||
-      ::getsockname(fd.get(), any, &size) != 0) {
-    return ErrnoStatus(errno, "a port for the ranks' watchdog");
-  }
-  std::array<char, 256> name = {"127.0.0.1"};
-  if (!one_machine && ::gethostname(name.data(), name.size() - 1) != 0) {
-    return ErrnoStatus(errno, "gethostname");
-  }
-  address = absl::StrCat(name.data(), ":", ::ntohs(own.sin_port));
-  return fd;
-}
 
 absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(const RankAgreement& ranks,
                                                           bool one_machine) {
-  SilenceWarningsOfTheStore();
-  std::string address;
+  SilenceWarningsOfStores();
+  Rendezvous place;
   absl::StatusOr<UniqueFd> listening = absl::UnavailableError("");
-  if (ranks.is_first()) listening = Listen(one_machine, address);
+  if (ranks.is_first()) listening = ListenForRanks(one_machine, place);
   GEMINI_RETURN_IF_ERROR(ranks.Agree(ranks.is_first() ? listening.status() : absl::OkStatus()));
-  GEMINI_ASSIGN_OR_RETURN(address, ranks.TextOfFirst(address));
-  GEMINI_ASSIGN_OR_RETURN(const std::string secret,
-                          ranks.TextOfFirst(ranks.is_first() ? Secret() : ""));
+  GEMINI_RETURN_IF_ERROR(SharePlace(ranks, place));
   c10::intrusive_ptr<c10d::Store> store;
   absl::Status opened;
   try {
     c10d::TCPStoreOptions options;
-    const size_t colon = address.rfind(':');
-    options.port = static_cast<uint16_t>(std::stoi(address.substr(colon + 1)));
+    options.port = static_cast<uint16_t>(place.port);
     options.isServer = ranks.is_first();
     options.waitWorkers = false;
     options.timeout = std::chrono::seconds(30);
     if (ranks.is_first()) options.masterListenFd = listening->Release();
     store = c10::make_intrusive<c10d::PrefixStore>(
-        secret, c10::make_intrusive<c10d::TCPStore>(address.substr(0, colon), options));
+        place.key_prefix, c10::make_intrusive<c10d::TCPStore>(place.host, options));
   } catch (const std::exception& error) {
     opened = absl::UnavailableError(
-        absl::StrCat("the ranks' watchdog, at ", address, ": ", error.what()));
+        absl::StrCat("the ranks' watchdog, at ", place.host, ":", place.port, ": ", error.what()));
   }
   GEMINI_RETURN_IF_ERROR(ranks.Agree(opened));
   return store;

@@ -284,9 +284,10 @@ absl::Status TrainingRun::OpenInputs() {
     GEMINI_RETURN_IF_ERROR(CheckTokenizer("--eval-data", config_.eval_data, *eval_data_, *source_));
   }
   sized_ = config_;
+  if (job_.gpu.has_value()) sized_.device = absl::StrCat("cuda:", job_.gpu->number);
   if (!ranks_.is_alone()) DivideThreads(job_.where.num_local_ranks, sized_);
   if (sized_.threads > 0) at::set_num_threads(static_cast<int>(sized_.threads));
-  GEMINI_ASSIGN_OR_RETURN(device_, OpenTrainingDevice(sized_));
+  GEMINI_ASSIGN_OR_RETURN(device_, OpenTrainingDevice(sized_, job_));
   torch_device_ = device_.torch();
   // All ranks have come here before any of them takes memory.
   // A daemon allocates what it grants, whatever limits this process.
@@ -340,7 +341,7 @@ absl::Status TrainingRun::MakePartOfModel() {
     return AtItsLine(stages.status(), line_);
   }
   GEMINI_ASSIGN_OR_RETURN(PartOfRun part,
-                          MakePartOfRun(spec(), config_, layout_, *stages, *job_.communicator));
+                          MakePartOfRun(spec(), sized_, layout_, *stages, *job_.communicator));
   for (size_t u = 0; u < part.model->units().size(); ++u) {
     const std::vector<UnitTensor>& tensors = part.model->units()[u]->tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -400,8 +401,8 @@ absl::Status TrainingRun::OpenMemory() {
     GEMINI_ASSIGN_OR_RETURN(
         memory_.store, ReferenceParameterStore::Create(*model_, MakeOptimizer(config_), no_decay));
   } else if (shards_ != nullptr) {
-    GEMINI_RETURN_IF_ERROR(
-        OpenShards(sized_, *shards_, *job_.communicator, layout_, host_.available_bytes, memory_));
+    GEMINI_RETURN_IF_ERROR(OpenShards(sized_, std::move(device_), *shards_, *job_.communicator,
+                                      layout_, host_.available_bytes, memory_));
   } else {
     GEMINI_RETURN_IF_ERROR(OpenManaged(sized_, std::move(device_), spec(), *model_,
                                        ParameterShapesOf(*model_), host_.available_bytes, memory_));
@@ -494,35 +495,37 @@ int EndRun(const absl::StatusOr<int>& result, int error_status, const RankJob& j
   return status;
 }
 
-int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
-  absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
-  absl::Status parsed = line.status();
-  absl::StatusOr<RankLayout> layout = RankLayout(job.where.num_ranks);
-  if (line.ok() && !line->help && !line->version) {
-    layout = LayoutOf(line->config, job.where.num_ranks);
-    parsed = AtItsLine(layout.status(), *line);
-    parsed.Update(AtItsLine(CheckRunOfRanks(line->config, job.where.num_ranks), *line));
-    parsed.Update(AtItsLine(CheckScheduleRuns(line->config), *line));
-  }
-  parsed = job.agreement().Agree(parsed);
-  if (!parsed.ok()) return Fail(parsed, kExitUsage, job.where.rank);
-  const bool is_first = job.where.rank == 0;
-  if (line->help) return !is_first || std::fputs(HelpText().c_str(), stdout) >= 0 ? 0 : kExitError;
-  if (line->version) {
-    return !is_first || std::puts("gemini-train " GEMINI_VERSION) >= 0 ? 0 : kExitError;
-  }
+int Print(const CommandLine& line) {
+  const bool is_printed = line.help ? std::fputs(HelpText().c_str(), stdout) >= 0
+                                    : std::puts("gemini-train " GEMINI_VERSION) >= 0;
+  return is_printed ? 0 : kExitError;
+}
 
+// Tells why the ranks cannot begin. Returns the exit status.
+int FailToJoin(const absl::Status& status, const RankEnvironment& where) {
+  const bool is_shortage =
+      absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsInternal(status);
+  if (IsAgreed(status)) return Fail(status, is_shortage ? kExitError : kExitUsage, where.rank);
+  if (is_shortage) EndJob(where.rank, std::string(status.message()));
+  // The ranks of a machine find the same.
+  return Fail(status, kExitUsage, where.local_rank);
+}
+
+int RunRank(LineOfRank& of_rank, const RankJob& job) {
+  CommandLine* const line = &of_rank.line;
+  const bool is_first = job.where.rank == 0;
   SetLogLevel(line->config.log_level);
   if (!is_first) LogWarningsOfRank(job.where.rank);
   if (is_first) {
     for (const std::string& change : line->changes) LogWarning("--resume: " + change);
+    if (!of_rank.said.empty()) LogInfo(of_rank.said);
   }
   // Several ranks tell when they agree to stop: a launcher signals those that it is about to kill.
   const Interrupt interrupt(job.communicator == nullptr ? Interrupt::Tells::kYes
                                                         : Interrupt::Tells::kNo);
   Progress progress(is_first ? STDERR_FILENO : -1);
   std::unique_ptr<RankWatchdog> watchdog;
-  TrainingRun run(*line, job, *layout, interrupt, progress, watchdog);
+  TrainingRun run(*line, job, of_rank.layout, interrupt, progress, watchdog);
   absl::StatusOr<int> result = 0;
   try {
     result = run.Run();
@@ -536,10 +539,13 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
 int Main(const std::vector<std::string>& arguments) {
   const absl::StatusOr<RankEnvironment> where = ReadRankEnvironment();
   if (!where.ok()) return Fail(where.status(), kExitUsage, /*rank=*/0);
-  const absl::StatusOr<RankJob> job = JoinRanks(*where);
-  if (job.ok()) return RunRank(arguments, *job);
-  // The ranks of a machine find the same.
-  return Fail(job.status(), kExitUsage, where->local_rank);
+  absl::StatusOr<LineOfRank> line = ParseLineOfRank(arguments, *where);
+  if (line.ok() && (line->line.help || line->line.version)) {
+    return where->rank == 0 ? Print(line->line) : 0;
+  }
+  const absl::StatusOr<RankJob> job =
+      JoinRanks(*where, line.ok() ? absl::StatusOr<JoinWish>(line->wish) : line.status());
+  return job.ok() ? RunRank(*line, *job) : FailToJoin(job.status(), *where);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
-// warning alone. Before its context.
+// warning alone. Before its first operator.
 void MakeGpuOperatorsRepeatable() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -174,19 +174,36 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
           .rounding_seed = config.rounding_seed()};
 }
 
-absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config) {
+namespace {
+
+// Returns what a server of this rank's own may have of its GPU; nothing: what is free now.
+absl::StatusOr<std::optional<int64_t>> DeviceCapacity(const RunConfig& config, const RankJob& job) {
+  if (config.device_memory != kAutoBytes) return std::optional(config.device_memory);
+  if (!job.gpu.has_value()) return std::optional<int64_t>();
+  // Others may have taken some since.
+  if (job.gpu->free_bytes.has_value()) return *job.gpu->free_bytes / 16 * 15 / job.gpu->num_ranks;
+  if (job.gpu->num_ranks == 1) return std::optional<int64_t>();
+  return absl::UnavailableError(absl::StrCat("what is free on ", config.device, ", which ",
+                                             job.gpu->num_ranks,
+                                             " ranks have, is not known: pass --device-memory"));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config, const RankJob& job) {
   TrainingDevice device;
   if (!config.gpu().has_value()) return device;
   MakeGpuOperatorsRepeatable();
   // What is free, before a context takes some: it is a part of the budget.
   if (config.daemon.empty()) {
-    GEMINI_RETURN_IF_ERROR(server::UseGpu(
-        *config.gpu(),
-        config.device_memory == kAutoBytes ? std::nullopt : std::optional(config.device_memory),
-        device.server));
+    GEMINI_ASSIGN_OR_RETURN(const std::optional<int64_t> capacity, DeviceCapacity(config, job));
+    GEMINI_RETURN_IF_ERROR(server::UseGpu(*config.gpu(), capacity, device.server));
     config.device_memory = device.server.capacity_bytes[Tier::kDevice];
   }
-  GEMINI_ASSIGN_OR_RETURN(device.gpu, client::hooks::OpenGpu(*config.gpu()));
+  device.gpu = job.device;
+  if (device.gpu == nullptr) {
+    GEMINI_ASSIGN_OR_RETURN(device.gpu, client::hooks::OpenGpu(*config.gpu()));
+  }
   return device;
 }
 
@@ -245,9 +262,10 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 }
 
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredModel& model,
-                                         const RankLayout& layout, int64_t rank,
-                                         int64_t available) {
-  GEMINI_ASSIGN_OR_RETURN(ShardPlan plan, PlanShards(config, model, layout, rank, available));
+                                         const RankLayout& layout, int64_t rank, int64_t available,
+                                         int64_t context_bytes) {
+  GEMINI_ASSIGN_OR_RETURN(ShardPlan plan,
+                          PlanShards(config, model, layout, rank, available, context_bytes));
   if (!plan.floor.ok()) {
     LogInfo(absl::StrCat("what operators need of DEVICE is not known before the first step: ",
                          plan.floor.message()));
@@ -255,10 +273,12 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
   return std::move(plan.memory);
 }
 
-absl::Status OpenShards(const RunConfig& config, GatheredModel& model, Communicator& communicator,
-                        const RankLayout& layout, int64_t available, TrainingMemory& memory) {
+absl::Status OpenShards(const RunConfig& config, TrainingDevice device, GatheredModel& model,
+                        Communicator& communicator, const RankLayout& layout, int64_t available,
+                        TrainingMemory& memory) {
   GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
-                          PlanForShards(config, model, layout, communicator.rank(), available));
+                          PlanForShards(config, model, layout, communicator.rank(), available,
+                                        device.gpu != nullptr ? device.gpu->context_bytes() : 0));
   client::hooks::ManageOptions manage;
   // No longer than 116, so that the name of its activations' space has the rank, too.
   manage.space_name = absl::StrCat(SpaceName(config).substr(0, 104), ".rank", communicator.rank());
@@ -269,7 +289,7 @@ absl::Status OpenShards(const RunConfig& config, GatheredModel& model, Communica
     absl::StrAppend(&label, " (", layout.CoordinatesOf(communicator.rank()), ")");
   }
   GEMINI_RETURN_IF_ERROR(OpenSession(
-      config, TrainingDevice(), plan, model, manage, label,
+      config, std::move(device), plan, model, manage, label,
       [&](absl::string_view name) { return no_decay.Exempts(NameOfWhole(name)); }, memory));
   // What is whole beside the pieces gets its values from them, or from gradients.
   for (const auto& parameter : model.named_parameters()) {

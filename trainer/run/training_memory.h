@@ -21,6 +21,7 @@
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_model.h"
 #include "trainer/parallel/rank_layout.h"
+#include "trainer/run/rank_job.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
@@ -43,8 +44,9 @@ struct TrainingDevice {
   }
 };
 
-// Opens the run's device. On a GPU without a daemon, sets config.device_memory to what there is.
-absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config);
+// Opens the run's device, or takes that which the rank has joined the others with. On a GPU without
+// a daemon, sets config.device_memory to what there is, divided by the ranks that have the GPU.
+absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config, const RankJob& job);
 
 client::OptimizerSpec MakeOptimizer(const RunConfig& config);
 
@@ -56,13 +58,16 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 
 // Returns what PlanShards plans for `rank`, and logs where nothing is known of its operators.
 // `available`: as OpenShards.
+// `context_bytes`: as PlanShards.
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredModel& model,
-                                         const RankLayout& layout, int64_t rank, int64_t available);
+                                         const RankLayout& layout, int64_t rank, int64_t available,
+                                         int64_t context_bytes = 0);
 
 // The same as OpenManaged for this rank's shards of a model, in a space named after the rank.
 // `layout`: of all ranks. `available`: this rank's part of the memory that is free. Model and
 // communicator outlive `memory`.
-absl::Status OpenShards(const RunConfig& config, GatheredModel& model, Communicator& communicator,
-                        const RankLayout& layout, int64_t available, TrainingMemory& memory);
+absl::Status OpenShards(const RunConfig& config, TrainingDevice device, GatheredModel& model,
+                        Communicator& communicator, const RankLayout& layout, int64_t available,
+                        TrainingMemory& memory);
 
 }  // namespace gemini::trainer

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -139,6 +140,53 @@ TEST(PipelineScheduleTest, ZbvHasNoIdleTimeAndLivesOn1f1bsMemory) {
       }
     }
   }
+}
+
+// Returns, in order, which stage's output or input of which micro-batch a rank sends to a neighbour
+// in one direction, or expects from it: what it sends is of the stage, what it expects of the next.
+std::vector<std::pair<int64_t, int64_t>> Messages(const PipelineShape& shape, int64_t rank,
+                                                  const std::vector<PipelineTask>& tasks, Kind kind,
+                                                  bool sends) {
+  const int64_t last = shape.ranks * shape.chunks - 1;
+  std::vector<std::pair<int64_t, int64_t>> messages;
+  for (const PipelineTask& task : tasks) {
+    if (task.kind != kind) continue;
+    const int64_t stage = task.chunk * shape.ranks + rank;
+    const int64_t from = sends ? stage : kind == Kind::kForward ? stage - 1 : stage + 1;
+    const int64_t to = kind == Kind::kForward ? from + 1 : from - 1;
+    if (std::min(from, to) >= 0 && std::max(from, to) <= last) {
+      messages.emplace_back(from, task.micro_batch);
+    }
+  }
+  return messages;
+}
+
+// What a transport without tags needs (trainer/parallel/nccl_paths.h).
+TEST(PipelineScheduleTest, NeighboursReceiveInTheOrderInWhichTheySend) {
+  int64_t num_messages = 0;
+  for (int64_t ranks = 2; ranks <= 8; ++ranks) {
+    for (int64_t chunks = 1; chunks <= 4; ++chunks) {
+      for (int64_t micro_batches = 1; micro_batches <= 24; ++micro_batches) {
+        const PipelineSchedule schedule =
+            chunks == 1 ? PipelineSchedule::k1f1b : PipelineSchedule::kInterleaved;
+        const PipelineShape shape = {
+            .ranks = ranks, .chunks = chunks, .micro_batches = micro_batches};
+        if (!CheckPipelineShape(schedule, shape).ok()) continue;
+        ASSERT_OK_AND_ASSIGN(const PipelineTaskLists lists, PipelineLists(schedule, shape));
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          for (const Kind kind : {Kind::kForward, Kind::kBackward}) {
+            const int64_t to =
+                kind == Kind::kForward ? (rank + 1) % ranks : (rank + ranks - 1) % ranks;
+            const auto sent = Messages(shape, rank, lists[static_cast<size_t>(rank)], kind, true);
+            ASSERT_EQ(sent, Messages(shape, to, lists[static_cast<size_t>(to)], kind, false))
+                << Named(schedule, shape) << ", from rank " << rank;
+            num_messages += static_cast<int64_t>(sent.size());
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_messages, 10'000);
 }
 
 TEST(PipelineScheduleTest, WhatHasNoListsIsRefusedWithTheNumbers) {

@@ -61,6 +61,9 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.sequence_size = 2;
   config.sequence_layout = "contiguous";
   config.rank_order = "dp,pp,sp,tp";
+  config.transport = "nccl";
+  config.exact = true;
+  config.share_gpu = true;
   const std::string output = config.output;
   RunConfig back;
   ASSERT_OK(RunKeys(back).ApplyToml(ToToml(config), "run.toml"));
@@ -430,6 +433,23 @@ TEST(RunConfig, ASizeThatIsNotGivenIsWhatTheOtherLeaves) {
   EXPECT_THAT(sizes(16), Pair(1, 8));
 }
 
+TEST(RunConfig, HowRanksExchangeMayBeSaidAndMayChangeWhenARunGoesOn) {
+  RunConfig config = Complete();
+  EXPECT_EQ(config.transport, "auto");
+  EXPECT_FALSE(config.exact || config.share_gpu);
+  for (const char* const transport : {"mpi", "nccl", "auto"}) {
+    EXPECT_OK(Set("transport", transport, config));
+  }
+  EXPECT_THAT(Set("transport", "gloo", config),
+              StatusIs(kInvalid, HasSubstr("wants one of auto, mpi, nccl")));
+  RunConfig now = config;
+  ASSERT_OK(RunKeys(now).ApplyToml("transport = \"nccl\"\nexact = true\nshare-gpu = true\n", "f"));
+  EXPECT_TRUE(now.exact && now.share_gpu);
+  EXPECT_THAT(Changes(config, now),
+              IsOkAndHolds(ElementsAre("transport: auto is now nccl", "exact: false is now true",
+                                       "share-gpu: false is now true")));
+}
+
 TEST(RunConfig, WhatAPipelineCannotDoIsRefusedByName) {
   RunConfig config;
   EXPECT_EQ(config.zero_stage(), 3);
@@ -473,9 +493,20 @@ TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {
   EXPECT_THAT(CheckRunOfRanks(config, 2), StatusIs(absl::StatusCode::kUnimplemented,
                                                    HasSubstr("--moment-rounding stochastic")));
   config = plain;
-  config.device = "cuda:0";
+  config.device = "cuda";
+  EXPECT_OK(CheckRunOfRanks(config, 2));
+  config.transport = "nccl";
+  EXPECT_OK(CheckRunOfRanks(config, 2));
+  config.transport = "mpi";
+  EXPECT_OK(CheckRunOfRanks(config, 1));
   EXPECT_THAT(CheckRunOfRanks(config, 2),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--device")));
+              StatusIs(kInvalid, HasSubstr("--transport mpi with --device cuda: MPI exchanges")));
+  config.transport = "auto";
+  config.daemon = "/run/geminid";
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a geminid has one GPU")));
+  config.share_gpu = true;
+  EXPECT_OK(CheckRunOfRanks(config, 2));
   config = plain;
   config.accumulate = 2;
   for (const char* const stage : {"0", "1", "2", "3"}) {

@@ -33,9 +33,10 @@ uint64_t Drawn(uint64_t exchange, int64_t rank, int64_t index) {
 std::byte ByteOf(uint64_t exchange, int64_t rank, int64_t index) {
   return static_cast<std::byte>(Drawn(exchange, rank, index));
 }
-// Of such different sizes that another order of adding has other bits.
-double ValueOf(uint64_t exchange, int64_t rank, int64_t index) {
+double ValueOf(Addends addends, uint64_t exchange, int64_t rank, int64_t index) {
   const uint64_t drawn = Drawn(exchange, rank, index);
+  // Eight of them have a sum that bf16 has.
+  if (addends == Addends::kWhole) return static_cast<double>(drawn % 61) - 30;
   const double small = static_cast<double>(drawn % 4001) / 1000 - 2;
   return small * static_cast<double>(uint64_t{1} << (drawn >> 40) % 9);
 }
@@ -78,20 +79,22 @@ double StoredValue(SumType type, double value) {
   return 0;
 }
 
-Bytes Addends(uint64_t exchange, SumType type, int64_t rank, int64_t count) {
+Bytes AddendsOf(Addends addends, uint64_t exchange, SumType type, int64_t rank, int64_t count) {
   Bytes bytes;
-  for (int64_t i = 0; i < count; ++i) AppendRounded(bytes, type, ValueOf(exchange, rank, i));
+  for (int64_t i = 0; i < count; ++i) {
+    AppendRounded(bytes, type, ValueOf(addends, exchange, rank, i));
+  }
   return bytes;
 }
 
 // Elements `first` to `first + count` of the sum over the group, in the order of its ranks.
-Bytes ModelSum(uint64_t exchange, SumType type, const RankGroup& group, int64_t first,
-               int64_t count) {
+Bytes ModelSum(Addends addends, uint64_t exchange, SumType type, const RankGroup& group,
+               int64_t first, int64_t count) {
   Bytes bytes;
   for (int64_t i = first; i < first + count; ++i) {
     double sum = 0;
     for (size_t k = 0; k < group.ranks.size(); ++k) {
-      const double addend = StoredValue(type, ValueOf(exchange, group.ranks[k], i));
+      const double addend = StoredValue(type, ValueOf(addends, exchange, group.ranks[k], i));
       sum = k == 0 ? addend : sum + addend;
       if (type != SumType::kFp64) sum = static_cast<float>(sum);
     }
@@ -115,7 +118,7 @@ struct Issued {
 
 // One of random kind and size in `group`, numbered `exchange`. The lengths are `draw`'s, equal in
 // all ranks.
-Issued IssueOne(Communicator& me, const RankGroup& group, uint64_t exchange,
+Issued IssueOne(Communicator& me, const RankGroup& group, Addends addends, uint64_t exchange,
                 const std::function<int64_t(int64_t)>& draw) {
   const int64_t rank = me.rank();
   const int64_t size = group.size();
@@ -145,16 +148,16 @@ Issued IssueOne(Communicator& me, const RankGroup& group, uint64_t exchange,
       break;
     case 1:
       issued.what = "reduce-scatter";
-      issued.from = Addends(exchange, type, rank, count * size);
+      issued.from = AddendsOf(addends, exchange, type, rank, count * size);
       issued.to.resize(static_cast<size_t>(count * width));
-      issued.expected = ModelSum(exchange, type, group, group.place * count, count);
+      issued.expected = ModelSum(addends, exchange, type, group, group.place * count, count);
       issued.work =
           me.ReduceScatter(group, type, issued.from.data(), issued.to.data(), count, "test");
       break;
     case 2:
       issued.what = "all-reduce";
-      issued.to = Addends(exchange, type, rank, count);
-      issued.expected = ModelSum(exchange, type, group, 0, count);
+      issued.to = AddendsOf(addends, exchange, type, rank, count);
+      issued.expected = ModelSum(addends, exchange, type, group, 0, count);
       issued.work = me.AllReduce(group, type, issued.to.data(), count, "test");
       break;
     case 3:
@@ -205,7 +208,7 @@ Issued IssueOne(Communicator& me, const RankGroup& group, uint64_t exchange,
 
 }  // namespace
 
-void ExpectRandomExchanges(Communicator& me, uint64_t seed, int num_sequences) {
+void ExpectRandomExchanges(Communicator& me, uint64_t seed, int num_sequences, Addends addends) {
   std::mt19937_64 random(seed);
   const auto draw = [&random](int64_t below) {
     return std::uniform_int_distribution<int64_t>(0, below - 1)(random);
@@ -220,6 +223,7 @@ void ExpectRandomExchanges(Communicator& me, uint64_t seed, int num_sequences) {
     }
     std::erase_if(parts, [](const auto& part) { return part.empty(); });
     ASSERT_OK_AND_ASSIGN(const RankGroup* const group, me.MakeGroup("random", parts));
+    ASSERT_OK(me.PrepareMessages(*group, MessagePaths::kAll));
     groups.push_back(group);
   }
   uint64_t exchange = seed << 32;
@@ -229,7 +233,7 @@ void ExpectRandomExchanges(Communicator& me, uint64_t seed, int num_sequences) {
       const RankGroup& group = *groups[static_cast<size_t>(draw(5))];
       // In groups of another size the same calls of draw would draw other numbers.
       std::mt19937_64 of_exchange(++exchange);
-      issued.push_back(IssueOne(me, group, exchange, [&of_exchange](int64_t below) {
+      issued.push_back(IssueOne(me, group, addends, exchange, [&of_exchange](int64_t below) {
         return static_cast<int64_t>(of_exchange() % static_cast<uint64_t>(below));
       }));
       if (draw(3) == 0) {
@@ -266,7 +270,7 @@ void ExpectLargeSums(Communicator& me) {
   EXPECT_EQ(num_wrong, 0);
 }
 
-void ExpectCrossedMessages(Communicator& me) {
+void ExpectCrossedMessages(Communicator& me, bool by_tags) {
   constexpr int64_t kSize = 4 << 20;
   if (me.rank() > 1) return;
   const int64_t other = 1 - me.rank();
@@ -282,7 +286,9 @@ void ExpectCrossedMessages(Communicator& me) {
                            "crossed"));
   }
   // By tags in another order than they were sent, and in that order where tags are equal.
-  for (const size_t i : {1u, 0u, 2u}) {
+  const std::vector<size_t> order =
+      by_tags ? std::vector<size_t>{1, 0, 2} : std::vector<size_t>{0, 1, 2};
+  for (const size_t i : order) {
     EXPECT_OK(me.Receive(me.world(), theirs[i].data(), kSize, other, kTags[i], "crossed")->Wait());
   }
   for (const size_t i : {0u, 1u, 2u}) {

@@ -107,6 +107,48 @@ TEST(RankEnvironmentTest, OpenMpiAndSrunSayWhoIsOnThisMachine) {
 }
 
 // Each launcher may be started by the next one.
+TEST(RankEnvironmentTest, RanksOfSrunFindEachOtherOnTheirFirstNode) {
+  const auto place_of = [](Values values) { return (*Read(values)).rendezvous; };
+  const Values step = Together(kSrun, {{"SLURM_JOB_ID", "70012"}});
+  EXPECT_FALSE(place_of(step).has_value());  // There is no list.
+  for (const auto& [list, first] :
+       std::map<std::string, std::string>{{"gpu[007-009,12],head", "gpu007"},
+                                          {"a", "a"},
+                                          {"a,b[1-2]", "a"},
+                                          {"r[1,3-4]n2", "r1n2"}}) {
+    SCOPED_TRACE(list);
+    const auto place = place_of(With(step, "SLURM_STEP_NODELIST", list));
+    ASSERT_TRUE(place.has_value());
+    EXPECT_EQ(place->host, first);
+    EXPECT_EQ(place->port, 20012);
+    EXPECT_FALSE(place->is_served);
+    EXPECT_EQ(place->key_prefix, "gemini/70012.0/");
+  }
+  const Values listed = With(step, "SLURM_STEP_NODELIST", "a");
+  EXPECT_EQ(place_of(With(listed, "SLURM_STEP_ID", "3"))->port, 20015);  // Two steps of a job.
+  EXPECT_FALSE(place_of(With(step, "SLURM_STEP_NODELIST", "a[1-")).has_value());
+  EXPECT_FALSE(place_of(Without(listed, "SLURM_JOB_ID")).has_value());
+}
+
+TEST(RankEnvironmentTest, APlaceThatIsSetIsThatOfEveryLauncher) {
+  const Values set = {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "7000"}};
+  EXPECT_FALSE((*Read(kOpenMpi)).rendezvous.has_value());
+  for (const Values& launched :
+       {kOpenMpi, Together(kSrun, {{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_NODELIST", "a"}})}) {
+    ASSERT_OK_AND_ASSIGN(const RankEnvironment found, Read(Together(launched, set)));
+    ASSERT_TRUE(found.rendezvous.has_value());
+    EXPECT_EQ(found.rendezvous->host, "head");
+    EXPECT_EQ(found.rendezvous->port, 7000);
+    EXPECT_FALSE(found.rendezvous->is_served);
+  }
+  // One of them alone, or no port, is somebody else's.
+  for (const char* const port : {"", "0", "70000", "x"}) {
+    ASSERT_OK_AND_ASSIGN(const RankEnvironment found,
+                         Read(Together(kOpenMpi, With(set, "MASTER_PORT", port))));
+    EXPECT_FALSE(found.rendezvous.has_value()) << port;
+  }
+}
+
 TEST(RankEnvironmentTest, TheInnermostLauncherCounts) {
   ASSERT_OK_AND_ASSIGN(const RankEnvironment mpi, Read(Together(kOpenMpi, kSrun)));
   EXPECT_EQ(mpi.launcher, Launcher::kOpenMpi);

@@ -16,7 +16,7 @@ TEST(RankTransportMpiTest, RandomExchangesAreTheModels) {
 TEST(RankTransportMpiTest, LargeSumsGoBySlices) { ExpectLargeSums(ThisRank()); }
 
 TEST(RankTransportMpiTest, MessagesMayCross) {
-  if (ThisRank().num_ranks() > 1) ExpectCrossedMessages(ThisRank());
+  if (ThisRank().num_ranks() > 1) ExpectCrossedMessages(ThisRank(), /*by_tags=*/true);
 }
 
 TEST(RankTransportMpiTest, WhatIsSentIsCounted) { ExpectCounts(ThisRank()); }
