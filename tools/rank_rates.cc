@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/rank_rates.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <optional>
@@ -52,6 +53,7 @@ absl::StatusOr<RankRates> ParseLine(const std::string& text, const std::string& 
   const NumbersOfLine numbers(line, where);
   RankRates rates;
   GEMINI_ASSIGN_OR_RETURN(rates.num_ranks, numbers.Whole("ranks"));
+  GEMINI_ASSIGN_OR_RETURN(rates.num_processors, numbers.Whole("processors"));
   GEMINI_ASSIGN_OR_RETURN(rates.compute.flops_per_second, numbers.Number("flops_per_second"));
   GEMINI_ASSIGN_OR_RETURN(rates.compute.memory_bytes_per_second,
                           numbers.Number("memory_bytes_per_second"));
@@ -64,8 +66,23 @@ absl::StatusOr<RankRates> ParseLine(const std::string& text, const std::string& 
 
 }  // namespace
 
+trainer::RankStepRates RatesOfProcessor(const RankRates& rates) {
+  const auto processors = static_cast<double>(rates.num_processors);
+  const double share = std::max(1.0, static_cast<double>(rates.num_ranks) / processors);
+  trainer::RankStepRates own = {.compute = rates.compute,
+                                .link = rates.link,
+                                .sum_bytes_per_second = share * rates.sum_bytes_per_second,
+                                .processors = processors};
+  own.compute.flops_per_second *= share;
+  own.compute.memory_bytes_per_second *= share;
+  own.compute.kernel_ns = std::llround(static_cast<double>(rates.compute.kernel_ns) / share);
+  own.link.bytes_per_second *= share;
+  return own;
+}
+
 std::string ToJson(const RankRates& rates) {
   return Json{{"ranks", rates.num_ranks},
+              {"processors", rates.num_processors},
               {"flops_per_second", rates.compute.flops_per_second},
               {"memory_bytes_per_second", rates.compute.memory_bytes_per_second},
               {"kernel_ns", rates.compute.kernel_ns},

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gemini/byte_size.h"
 #include "gemini/state_format.h"
 #include "gemini/system/status_macros.h"
 #include "policies/pipeline/stage_split.h"
@@ -19,14 +20,18 @@
 #include "tools/json_text.h"
 #include "tools/rank_rates.h"
 #include "tools/ranks_view.h"
+#include "tools/trace_helper.h"
 #include "trainer/config/mesh_of_keys.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/families/sizes_of_spec.h"
+#include "trainer/forecast/ranks_exchange.h"
 
 namespace gemini::tools {
 namespace {
 
 constexpr size_t kNumBest = 3;
+// So many ranks are run without memory, which takes each up to a second.
+constexpr int64_t kMostDryRanks = 16;
 // A step of a search has so many tokens if nothing else is said, as steps of large models do.
 constexpr int64_t kStepTokens = int64_t{4} << 20;
 
@@ -67,6 +72,31 @@ absl::Status ApplyRates(const RankRates& rates, PlanFlags& flags) {
   flags.pcie = flags.memory_bandwidth;
   flags.kernel_ns = rates.compute.kernel_ns;
   return absl::OkStatus();
+}
+
+// Returns what gemini-trace is asked for: the run with what the flags say in place of its keys.
+absl::StatusOr<trainer::RanksRequest> DryRunOf(const PlanFlags& flags, trainer::RunConfig run,
+                                               const trainer::TaskWish& wish, int64_t sequence,
+                                               const RankRates& rates) {
+  run.batch = flags.batch;
+  run.sequence = sequence;
+  run.accumulate = flags.accumulate;
+  run.recompute = flags.recompute;
+  run.has_documents = flags.has_documents;
+  run.optimizer = flags.optimizer;
+  run.moments = flags.moments;
+  if (run.threads == 0) run.threads = 1;  // As rates are measured.
+  if (run.steps == 0) run.steps = 1;      // A file of keys has some.
+  GEMINI_ASSIGN_OR_RETURN(run.device_memory, ParseByteSize(flags.device));
+  if (!flags.host.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(const int64_t host_bytes, ParseByteSize(flags.host));
+    run.host_memory = host_bytes / flags.ranks;
+  }
+  if (!flags.chunk_size.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(run.chunk_size, ParseByteSize(flags.chunk_size));
+  }
+  return trainer::RanksRequest{
+      .num_ranks = flags.ranks, .run = run, .task = wish, .rates = RatesOfProcessor(rates)};
 }
 
 // Prints what a run or a search takes. Returns the exit status.
@@ -215,12 +245,49 @@ int RunRanksPlan(PlanFlags flags, const trainer::RunConfig& run) {
   }
   absl::Status fits = policies::CheckMeshFits(sizes, *asked);
   if (!fits.ok()) return Refuse(fits, 2);
+  std::string why_formulas;
+  if (measured.has_value() && flags.ranks > 1 && flags.ranks <= kMostDryRanks) {
+    const absl::StatusOr<trainer::RanksRequest> request =
+        DryRunOf(flags, run, *wish, *sequence, *measured);
+    if (!request.ok()) return Refuse(request.status(), 2);
+    TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model);
+    const absl::StatusOr<trainer::RanksForecast> dry = helper.Ranks(*request);
+    if (dry.ok()) {
+      const DryRun found = {*asked, *dry};
+      // Where HOST is not said, a run takes what it needs.
+      const int64_t lacking_bytes =
+          flags.host.empty() ? 0 : std::max<int64_t>(dry->host_bytes - request->run.host_memory, 0);
+      std::string text = absl::StrCat(head, DryRunText(scale, found));
+      if (lacking_bytes > 0) {
+        absl::StrAppend(&text, "  does not fit: a rank has ",
+                        FormatByteSize(request->run.host_memory), " of HOST, and lacks ",
+                        FormatByteSize(lacking_bytes), "\n");
+      }
+      nlohmann::json json = DryRunJson(scale, found);
+      json["fits"] = lacking_bytes == 0;
+      json["memory"]["lacking_bytes"] = lacking_bytes;
+      return Print(flags, text, json, lacking_bytes == 0);
+    }
+    if (!absl::IsFailedPrecondition(dry.status()) && !absl::IsUnimplemented(dry.status())) {
+      return Refuse(dry.status(), absl::IsInvalidArgument(dry.status()) ? 2 : 1);
+    }
+    why_formulas = std::string(dry.status().message());
+  } else if (measured.has_value() && flags.ranks > 1) {
+    why_formulas = absl::StrCat("more than ", kMostDryRanks, " ranks are not run");
+  }
   const absl::StatusOr<policies::StepForecast> forecast =
       policies::ForetellStep(sizes, *asked, *machine);
   if (!forecast.ok()) return Refuse(forecast.status(), 2);
   const policies::FoundMesh found = {*asked, *forecast};
-  return Print(flags, absl::StrCat(head, RanksText(scale, found)), RanksJson(scale, found),
-               forecast->memory.lacking == 0);
+  std::string text = absl::StrCat(head, RanksText(scale, found));
+  nlohmann::json json = RanksJson(scale, found);
+  json["by"] = "formulas";
+  if (!why_formulas.empty()) {
+    absl::StrAppend(&text, "  by formulas, and not by a dry run of each rank: ", why_formulas,
+                    "\n");
+    json["why_formulas"] = why_formulas;
+  }
+  return Print(flags, text, json, forecast->memory.lacking == 0);
 }
 
 }  // namespace gemini::tools

@@ -45,6 +45,18 @@ constexpr MemoryRow kMemory[] = {
     {"activations", &RankMemory::activations},
 };
 
+struct PlayedRow {
+  const char* name;
+  const char* json_name;
+  double policies::PlayedRank::*seconds;
+};
+constexpr PlayedRow kPlayed[] = {
+    {"computing", "computing", &policies::PlayedRank::computing_seconds},
+    {"others on its processor", "sharing", &policies::PlayedRank::sharing_seconds},
+    {"exchanges", "exchange", &policies::PlayedRank::exchange_seconds},
+    {"waiting for other ranks", "idle", &policies::PlayedRank::idle_seconds},
+};
+
 std::string Bytes(double bytes) { return FormatByteSize(static_cast<int64_t>(bytes)); }
 
 std::string Percent(double part, double whole) {
@@ -131,6 +143,55 @@ Json RanksJson(const RankScale& scale, const FoundMesh& found) {
           {"peak_fraction", PeakEfficiency(scale, found)},
           {"sent_bytes", static_cast<int64_t>(forecast.sent.bytes)},
           {"sent_to_other_nodes_bytes", static_cast<int64_t>(forecast.sent.bytes_between_nodes)}};
+}
+
+std::string DryRunText(const RankScale& scale, const DryRun& found) {
+  const trainer::RanksForecast& forecast = found.forecast;
+  std::vector<std::string> parts;
+  for (const PlayedRow& row : kPlayed) {
+    if (forecast.last.*row.seconds < forecast.last.end_seconds / 1000) continue;
+    parts.push_back(absl::StrCat(row.name, " ",
+                                 Percent(forecast.last.*row.seconds, forecast.last.end_seconds)));
+  }
+  std::string text = absl::StrCat(policies::DescribeMesh(found.run), "\n");
+  absl::StrAppendFormat(&text, "  memory       peak of DEVICE %s, which has %s; HOST %s\n",
+                        FormatByteSize(forecast.device_peak_bytes), Bytes(scale.memory_bytes),
+                        FormatByteSize(forecast.host_bytes));
+  absl::StrAppendFormat(&text, "  step         %.3g s by a dry run of each rank: %s\n",
+                        forecast.last.end_seconds, absl::StrJoin(parts, ", "));
+  absl::StrAppendFormat(&text, "  tokens       %.4g a second\n", found.tokens_per_second());
+  std::vector<std::string> sent;
+  for (const auto& [kind, of_kind] : forecast.sent) {
+    sent.push_back(absl::StrCat(kind, " ", FormatByteSize(of_kind.bytes)));
+  }
+  absl::StrAppendFormat(&text, "  sent         at most %s a step by a rank; by the first one %s\n",
+                        FormatByteSize(forecast.most_sent_bytes), absl::StrJoin(sent, ", "));
+  return text;
+}
+
+Json DryRunJson(const RankScale& scale, const DryRun& found) {
+  const trainer::RanksForecast& forecast = found.forecast;
+  Json seconds = {{"total", forecast.last.end_seconds}};
+  for (const PlayedRow& row : kPlayed) seconds[row.json_name] = forecast.last.*row.seconds;
+  Json sent = Json::object();
+  int64_t sent_bytes = 0;
+  for (const auto& [kind, of_kind] : forecast.sent) {
+    sent[kind] = {{"operations", of_kind.operations}, {"bytes", of_kind.bytes}};
+    sent_bytes += of_kind.bytes;
+  }
+  return {{"mesh", policies::DescribeMesh(found.run)},
+          {"ranks", found.run.mesh.num_ranks()},
+          {"fits", true},
+          {"by", "dry run"},
+          {"memory",
+           {{"device_bytes", static_cast<int64_t>(scale.memory_bytes)},
+            {"device_peak_bytes", forecast.device_peak_bytes},
+            {"host_bytes", forecast.host_bytes}}},
+          {"step_seconds", seconds},
+          {"tokens_per_second", found.tokens_per_second()},
+          {"sent", sent},
+          {"sent_bytes", sent_bytes},
+          {"most_sent_bytes", forecast.most_sent_bytes}};
 }
 
 std::string SearchText(const RankScale& scale, const policies::MeshSearch& search) {

@@ -6,6 +6,8 @@
 
 #include "nlohmann/json.hpp"
 #include "policies/scaling/mesh_search.h"
+#include "policies/scaling/parallel_run.h"
+#include "trainer/forecast/ranks_forecast.h"
 
 namespace gemini::tools {
 
@@ -18,6 +20,15 @@ struct RankScale {
 // One mesh.
 std::string RanksText(const RankScale& scale, const policies::FoundMesh& found);
 nlohmann::json RanksJson(const RankScale& scale, const policies::FoundMesh& found);
+
+// The same of a mesh whose ranks were run without memory.
+struct DryRun {
+  const policies::ParallelRun& run;
+  const trainer::RanksForecast& forecast;
+  double tokens_per_second() const { return run.step_tokens() / forecast.last.end_seconds; }
+};
+std::string DryRunText(const RankScale& scale, const DryRun& found);
+nlohmann::json DryRunJson(const RankScale& scale, const DryRun& found);
 
 // The best of a search, the best of each way of sharing, and what each of those loses by.
 std::string SearchText(const RankScale& scale, const policies::MeshSearch& search);

@@ -71,7 +71,15 @@ absl::Status TraceHelper::Start() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<trainer::NamedTrace> TraceHelper::Ask(const std::string& line) {
+absl::StatusOr<trainer::RanksForecast> TraceHelper::Ranks(const trainer::RanksRequest& request) {
+  GEMINI_RETURN_IF_ERROR(Start());
+  GEMINI_ASSIGN_OR_RETURN(const size_t end, AskForLine(trainer::EncodeRanksRequest(request)));
+  const std::string line = buffer_.substr(0, end);
+  buffer_.erase(0, end + 1);
+  return trainer::ParseRanksReply(line);
+}
+
+absl::StatusOr<size_t> TraceHelper::AskForLine(const std::string& line) {
   GEMINI_RETURN_IF_ERROR(Send(line + "\n"));
   size_t end = 0;
   for (size_t seen = 0; (end = buffer_.find('\n', seen)) == std::string::npos;) {
@@ -79,6 +87,11 @@ absl::StatusOr<trainer::NamedTrace> TraceHelper::Ask(const std::string& line) {
     if (seen > kMaxLineBytes) return End(absl::InternalError("it wrote no line"));
     GEMINI_RETURN_IF_ERROR(Fill(seen + 1));
   }
+  return end;
+}
+
+absl::StatusOr<trainer::NamedTrace> TraceHelper::Ask(const std::string& line) {
+  GEMINI_ASSIGN_OR_RETURN(const size_t end, AskForLine(line));
   absl::StatusOr<trainer::TraceReplyHeader> header =
       trainer::ParseReplyHeader(absl::string_view(buffer_).substr(0, end));
   if (!header.ok()) return End(header.status());

@@ -17,6 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "gemini/system/unique_fd.h"
 #include "trainer/forecast/named_trace.h"
+#include "trainer/forecast/ranks_exchange.h"
+#include "trainer/forecast/ranks_forecast.h"
 #include "trainer/forecast/trace_exchange.h"
 
 namespace gemini::tools {
@@ -34,12 +36,17 @@ class TraceHelper {
   // Returns the trace of the request, at once if it was asked for before.
   absl::StatusOr<trainer::NamedTrace> Trace(const trainer::TraceRequest& request);
 
+  // Returns what a step of several ranks takes. It is computed anew each time.
+  absl::StatusOr<trainer::RanksForecast> Ranks(const trainer::RanksRequest& request);
+
   // Returns the path of the program beside the running one.
   static std::string ProgramBesideThis();
 
  private:
   absl::Status Start();
   absl::StatusOr<trainer::NamedTrace> Ask(const std::string& line);
+  // Sends a request, and returns where in `buffer_` the line ends that answers it.
+  absl::StatusOr<size_t> AskForLine(const std::string& line);
   absl::Status Send(absl::string_view text);
   // Reads until `buffer_` has at least so many bytes.
   absl::Status Fill(size_t size_bytes);

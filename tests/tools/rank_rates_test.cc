@@ -18,6 +18,7 @@ using ::testing::HasSubstr;
 RankRates Rates(int64_t num_ranks) {
   return {
       .num_ranks = num_ranks,
+      .num_processors = 4,
       .compute = {.flops_per_second = 1.5e10, .memory_bytes_per_second = 3.25e9, .kernel_ns = 4321},
       .link = {.latency_seconds = 12.5e-6, .bytes_per_second = 1.0 / 3 * 1e10},
       .sum_bytes_per_second = 2e9};
@@ -45,6 +46,20 @@ TEST_F(RankRatesTest, ALineOfSoManyRanksIsReadAsItWasWritten) {
   }
 }
 
+TEST_F(RankRatesTest, ARankOfManyHasMoreOfAProcessorOfItsOwn) {
+  const RankRates rates = Rates(8);  // Two share a processor.
+  const trainer::RankStepRates own = RatesOfProcessor(rates);
+  EXPECT_EQ(own.processors, 4);
+  EXPECT_EQ(own.compute.flops_per_second, 2 * rates.compute.flops_per_second);
+  EXPECT_EQ(own.compute.memory_bytes_per_second, 2 * rates.compute.memory_bytes_per_second);
+  EXPECT_EQ(own.compute.kernel_ns, 2161);
+  EXPECT_EQ(own.link.bytes_per_second, 2 * rates.link.bytes_per_second);
+  EXPECT_EQ(own.link.latency_seconds, rates.link.latency_seconds);
+  EXPECT_EQ(own.sum_bytes_per_second, 2 * rates.sum_bytes_per_second);
+  // Two ranks leave two processors idle, which makes neither of them faster.
+  EXPECT_EQ(RatesOfProcessor(Rates(2)).compute.flops_per_second, Rates(2).compute.flops_per_second);
+}
+
 TEST_F(RankRatesTest, WhatIsNotThereIsNamed) {
   EXPECT_THAT(ReadRankRates(path_, 2),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot be read")));
@@ -62,8 +77,11 @@ TEST_F(RankRatesTest, WhatIsNoRateIsRefusedWithItsLine) {
         std::tuple("{}", "ranks is no number above 0"),
         std::tuple(R"({"ranks": 2.5})", "ranks is 2.5: expected a whole number"),
         std::tuple(R"({"ranks": 1e300})", "expected a whole number"),
-        std::tuple(R"({"ranks": 4, "flops_per_second": -1})", "flops_per_second is no number"),
-        std::tuple(R"({"ranks": 4, "flops_per_second": "fast"})", "flops_per_second is no number"),
+        std::tuple(R"({"ranks": 4})", "processors is no number above 0"),
+        std::tuple(R"({"ranks": 4, "processors": 2, "flops_per_second": -1})",
+                   "flops_per_second is no number"),
+        std::tuple(R"({"ranks": 4, "processors": 2, "flops_per_second": "fast"})",
+                   "flops_per_second is no number"),
         std::tuple(R"({"ranks": 4, "flops_per_second": 1e999})", "it is no JSON object")}) {
     Write(ToJson(Rates(2)) + "\n" + line + "\n");
     EXPECT_THAT(ReadRankRates(path_, 4),

@@ -177,6 +177,43 @@ class RanksPlanTest(unittest.TestCase):
         self.assertIn("which has masked, sequence-classification",
                       self.plan("bert", "--gpu", "h100", "--ranks", 4, "--task", "causal", status=1))
 
+    def rates(self, *counts):
+        """A file of gemini-bench ranks, of a machine of two processors."""
+        file = pathlib.Path(self.root.name) / "rates"
+        file.write_text("".join(json.dumps(dict(
+            ranks=count, processors=2, flops_per_second=1e11 / count, memory_bytes_per_second=1e10 / count,
+            kernel_ns=4000, latency_seconds=2e-5, link_bytes_per_second=4e9 / count,
+            sum_bytes_per_second=4e9 / count)) + "\n" for count in counts))
+        return file
+
+    def test_few_ranks_that_were_measured_are_run_without_memory(self):
+        asked = ("small", "--ranks", 4, "--measured", self.rates(4, 32), "--device", "4GiB", "--", "--tensor", "1d",
+                 "--tensor-size", 2, "--zero", 0, "--batch", 1, "--sequence", 128)
+        found = self.json(*asked)
+        if not pathlib.Path(MEMSTAT).with_name("gemini-trace").exists():
+            self.assertEqual(found["by"], "formulas")
+            self.assertIn("there is no", found["why_formulas"])
+            return
+        self.assertEqual((found["by"], found["ranks"]), ("dry run", 4))
+        # Half of the layers' 16 (12 h^2 + 13 h) parameters and of the table's, and of what is whole; 16 bytes each.
+        held = 4 * 4 * (16 * (6 * 1024 * 1024 + 9 * 1024) + 4096 * 1024 + 2048 * 1024)
+        self.assertAlmostEqual(found["memory"]["host_bytes"] / held, 1, delta=0.03)
+        self.assertGreater(found["memory"]["device_peak_bytes"], held / 4)
+        seconds = found["step_seconds"]
+        self.assertAlmostEqual(sum(value for name, value in seconds.items() if name != "total"), seconds["total"])
+        # Four ranks on two processors share them.
+        self.assertGreater(seconds["sharing"], seconds["computing"] / 2)
+        self.assertEqual(sum(sent["bytes"] for sent in found["sent"].values()), found["sent_bytes"])
+        at = asked.index("--")
+        self.assertIn("by a dry run of each rank: computing", self.plan(*asked))
+        self.assertIn("rank 0: ", self.plan(*asked[:at - 1], "4MiB", *asked[at:], status=1))
+
+    def test_many_ranks_that_were_measured_have_formulas(self):
+        asked = ("small", "--ranks", 32, "--measured", self.rates(4, 32), "--device", "4GiB", "--", "--batch", 1)
+        found = self.json(*asked)
+        self.assertEqual((found["by"], found["why_formulas"]), ("formulas", "more than 16 ranks are not run"))
+        self.assertIn("by formulas, and not by a dry run of each rank: more than 16", self.plan(*asked))
+
     def test_a_search_in_which_none_fits_says_what_lacks_least(self):
         text = self.plan(1008, "--gpu", "a100-80", "--ranks", 8, "--sequence", 2048, "--search", status=1)
         self.assertIn("none fits. This one lacks the least:\npp ", text)

@@ -49,6 +49,35 @@ TEST(RanksViewTest, TheSameForPrograms) {
   EXPECT_EQ(json["sent_to_other_nodes_bytes"], 1 << 20);
 }
 
+TEST(RanksViewTest, ADryRunIsToldWithItsPeakAndWhatWasWaitedFor) {
+  const policies::FoundMesh mesh = FoundOf(0, 0, 0);
+  const trainer::RanksForecast forecast = {.last = {.end_seconds = 2,
+                                                    .computing_seconds = 1,
+                                                    .sharing_seconds = 0.5,
+                                                    .exchange_seconds = 0.499,
+                                                    .idle_seconds = 0.001},
+                                           .sent = {{"all-gather", {3, 4096}}, {"send", {1, 8}}},
+                                           .most_sent_bytes = 1 << 20,
+                                           .host_bytes = 3 << 20,
+                                           .device_peak_bytes = 5 << 20};
+  const DryRun found = {mesh.run, forecast};
+  const std::string text = DryRunText(kScale, found);
+  EXPECT_THAT(text, HasSubstr("peak of DEVICE 5 MiB, which has 100 MiB; HOST 3 MiB"));
+  EXPECT_THAT(text, HasSubstr("2 s by a dry run of each rank: computing 50.0%, others on its "
+                              "processor 25.0%, exchanges 24.9%\n"));
+  EXPECT_THAT(text, HasSubstr("at most 1 MiB a step by a rank; by the first one all-gather 4 KiB, "
+                              "send 8 B\n"));
+  const nlohmann::json json = DryRunJson(kScale, found);
+  EXPECT_EQ(json["by"], "dry run");
+  EXPECT_EQ(json["sent_bytes"], 4104);
+  EXPECT_EQ(json["sent"]["all-gather"]["operations"], 3);
+  EXPECT_EQ(json["memory"]["device_peak_bytes"], 5 << 20);
+  EXPECT_EQ(json["memory"]["host_bytes"], 3 << 20);
+  EXPECT_EQ(json["step_seconds"]["idle"], 0.001);
+  EXPECT_EQ(json["step_seconds"]["total"], 2);
+  EXPECT_NEAR(json["tokens_per_second"], mesh.run.step_tokens() / 2, 1e-6);
+}
+
 TEST(RanksViewTest, WhatLosesIsToldWhy) {
   policies::MeshSearch search;
   search.best = {FoundOf(1, 0.1, 1)};

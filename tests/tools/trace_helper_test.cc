@@ -18,6 +18,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+trainer::RanksRequest RanksOf(int64_t num_ranks) {
+  trainer::RanksRequest request;
+  request.num_ranks = num_ranks;
+  return request;
+}
+
 class TraceHelperTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -81,6 +87,29 @@ TEST_F(TraceHelperTest, ARefusalIsPassedOnAndTheNextRequestIsAnswered) {
   EXPECT_THAT(helper.Trace({}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no such batch")));
   EXPECT_OK(helper.Trace({}));
+}
+
+TEST_F(TraceHelperTest, AsksForTheStepsOfRanksBesideRounds) {
+  trainer::RanksForecast forecast;
+  forecast.last.end_seconds = 1.5;
+  forecast.sent = {{"all-gather", {3, 4096}}};
+  const std::string ranks = Write("ranks", trainer::EncodeRanksReply(forecast));
+  const std::string refusal =
+      Write("no", trainer::EncodeReply(absl::InvalidArgumentError("5 ranks do not divide")));
+  const std::string reply = Write("round", trainer::EncodeReply(Reply()));
+  TraceHelper helper(
+      Program("ranks_and_round", absl::StrCat("read a; cat ", ranks, "; read b; cat ", refusal,
+                                              "; read c; cat ", reply)),
+      "model");
+  ASSERT_OK_AND_ASSIGN(const trainer::RanksForecast got, helper.Ranks(RanksOf(2)));
+  EXPECT_EQ(got.last.end_seconds, 1.5);
+  EXPECT_EQ(got.sent, forecast.sent);
+  EXPECT_THAT(helper.Ranks(RanksOf(5)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("5 ranks do not divide")));
+  EXPECT_OK(helper.Trace({}));
+  TraceHelper ended(Program("over", "exit 3"), "model");
+  EXPECT_THAT(ended.Ranks({}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("exit status 3")));
 }
 
 TEST_F(TraceHelperTest, SaysWhereItLookedForTheProgramAndHowThatEnded) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/rank_rates_job.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,6 +40,12 @@ constexpr int64_t kManyBytes = 16 * kMiB;
 constexpr int kFewTimes = 50;
 constexpr int kSomeTimes = 8;
 
+int64_t UsableProcessors() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                        : ::sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 double Mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
@@ -55,6 +64,7 @@ class RankRatesJob {
     const double of_block = SecondsOfReferenceBlock();
     tools::RankRates rates;
     rates.num_ranks = ranks_.num_ranks();
+    rates.num_processors = UsableProcessors();
     GEMINI_ASSIGN_OR_RETURN(rates.compute.memory_bytes_per_second,
                             MeanOfRanks(own.memory_bytes_per_second));
     GEMINI_ASSIGN_OR_RETURN(const double kernel_ns,

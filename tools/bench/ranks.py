@@ -9,12 +9,14 @@
         trains two models in many meshes of 2 to 8 ranks, and prints a table: what memstat foretells of a step by
         FILE beside what was measured. It ends with the same as one line of JSON
 
-The time of a step is the median of those behind the first ones. Bytes are those that the first rank sent in a step.
+The time of a step is the median of those behind the first ones. Bytes are those that the first rank sent in a step,
+by kind of exchange. HOST and the peak of DEVICE are those of the ranks that have most.
 """
 import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -39,6 +41,10 @@ class Mesh:
 def mesh(ranks, keys, accumulate=1):
     return Mesh(ranks, tuple(keys.split()), accumulate)
 
+
+MIB = 1 << 20
+# What gemini-train's summary says of the ranks that have most.
+NEEDS = re.compile(r"^Most a rank .*\((\d+) bytes\), HOST .*\((\d+) bytes\)$", re.MULTILINE)
 
 MESHES = (
     mesh(2, "--zero 3"), mesh(2, "--zero 1", 2), mesh(2, "--tensor 1d"), mesh(2, "--pipeline 2", 4),
@@ -99,14 +105,18 @@ class Bench:
                 "--accumulate", mesh.accumulate, "--device-memory", size.device_memory, *mesh.keys]
 
     def train_steps(self, size, mesh):
-        """The lines of metrics of the steps that count."""
+        """The lines of metrics of the steps that count, and what the neediest ranks have of DEVICE and of HOST."""
         done = launch(self.mpirun, mesh.ranks, [
             self.train, "--data", self.folder / "data.npy", "--output", self.folder / "run", "--overwrite", "--no-save",
             "--steps", size.warm_up + size.measured, "--threads", 1, "--log-level", "warning", *self.keys(size, mesh)])
         if done.returncode != 0:
             raise BenchError(f"{mesh}: {failure(done, 'gemini-train')}")
         with open(self.folder / "run" / "metrics.jsonl", encoding="utf-8") as file:
-            return [json.loads(line) for line in file][size.warm_up:]
+            lines = [json.loads(line) for line in file][size.warm_up:]
+        needs = NEEDS.search(done.stdout)
+        if needs is None:
+            raise BenchError(f"{mesh}: gemini-train does not say what the neediest ranks have")
+        return lines, [int(needs[1]), int(needs[2])]
 
     def foretold(self, size, mesh, rates):
         done = subprocess.run(
@@ -129,23 +139,44 @@ def measure(bench, counts, file):
 def forecast(bench, size, rates):
     """Prints a line a model and mesh. Returns what it found."""
     found = []
-    print(f"{'model':<8}{'mesh':<44}{'step s':>9}{'foretold':>9}{'error':>8}{'sent bytes':>13}{'foretold':>13}")
+    print(f"{'model':<8}{'mesh':<44}{'step s':>9}{'foretold':>9}{'error':>8}{'sent bytes':>13}{'foretold':>13}"
+          f"{'HOST':>11}{'error':>8}{'DEVICE':>11}{'error':>8}")
     for name, config in size.configs.items():
         make_model(config, bench.folder, rows=8 * size.batch * (size.warm_up + size.measured) * 4,
                    sequence=size.sequence)
         for mesh in size.meshes:
-            lines = bench.train_steps(size, mesh)
+            lines, (device, host) = bench.train_steps(size, mesh)
             told = bench.foretold(size, mesh, rates)
+            if told["by"] != "dry run":
+                raise BenchError(f"{mesh}: no dry run foretells it: {told['why_formulas']}")
             seconds = statistics.median(line["seconds"] for line in lines)
+            memory = told["memory"]
             one = {"model": name, "mesh": str(mesh), "seconds": seconds,
                    "foretold_seconds": told["step_seconds"]["total"], "by_cause": told["step_seconds"],
+                   "sent": lines[-1]["sent"], "foretold_sent": told["sent"],
                    "sent_bytes": sum(sent["bytes"] for sent in lines[-1]["sent"].values()),
-                   "foretold_sent_bytes": told["sent_bytes"]}
+                   "foretold_sent_bytes": told["sent_bytes"],
+                   "host_bytes": host, "foretold_host_bytes": memory["host_bytes"],
+                   "device_peak_bytes": device, "foretold_device_peak_bytes": memory["device_peak_bytes"]}
             one["error"] = one["foretold_seconds"] / seconds - 1
+            one["host_error"] = one["foretold_host_bytes"] / host - 1
+            one["device_error"] = one["foretold_device_peak_bytes"] / device - 1
             found.append(one)
             print(f"{name:<8}{str(mesh):<44}{seconds:>9.3f}{one['foretold_seconds']:>9.3f}{one['error']:>+8.1%}"
-                  f"{one['sent_bytes']:>13}{one['foretold_sent_bytes']:>13}", flush=True)
+                  f"{one['sent_bytes']:>13}{one['foretold_sent_bytes']:>13}"
+                  f"{host / MIB:>7.1f} MiB{one['host_error']:>+8.1%}{device / MIB:>7.1f} MiB"
+                  f"{one['device_error']:>+8.1%}", flush=True)
     return found
+
+
+def errors_text(found):
+    """The errors in a line: of times, HOST and DEVICE, and how many meshes send other bytes than was foretold."""
+    parts = []
+    for name, key in (("step times", "error"), ("HOST", "host_error"), ("peaks of DEVICE", "device_error")):
+        errors = [abs(one[key]) for one in found]
+        parts.append(f"{name} median {statistics.median(errors):.1%}, largest {max(errors):.1%}")
+    wrong = sum(one["sent"] != one["foretold_sent"] for one in found)
+    return f"errors of {len(found)} meshes: {'; '.join(parts)}; sent bytes differ in {wrong}"
 
 
 def main():
@@ -176,8 +207,7 @@ def main():
     except (BenchError, OSError, subprocess.TimeoutExpired) as error:
         print(f"gemini-bench ranks: {error}", file=sys.stderr)
         return 1
-    errors = [abs(one["error"]) for one in found]
-    print(f"error of step times: median {statistics.median(errors):.1%}, largest {max(errors):.1%}")
+    print(errors_text(found))
     print(json.dumps(found))
     return 0
 

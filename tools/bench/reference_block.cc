@@ -2,21 +2,19 @@
 #include "tools/bench/reference_block.h"
 
 #include <chrono>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/ones_like.h"
 #include "ATen/ops/randn.h"
-#include "ATen/ops/scaled_dot_product_attention.h"
-#include "policies/mesh/mesh.h"
-#include "policies/scaling/model_sizes.h"
-#include "policies/scaling/parallel_run.h"
-#include "policies/scaling/rank_groups.h"
-#include "policies/scaling/unit_cost.h"
 #include "torch/types.h"
+#include "trainer/forecast/traced_step.h"
 
 namespace gemini::bench {
 namespace {
@@ -27,17 +25,23 @@ constexpr int64_t kBatch = 2;
 constexpr int64_t kSequence = 256;
 constexpr int64_t kWidth = 384;
 constexpr int64_t kHeads = 6;
+// Of the weights of products, and how often one is used: once forward, and twice backward.
+constexpr int64_t kMatrixElements = 12 * kWidth * kWidth;
+constexpr double kTimesForward = 3;
 // Many slices of the time in which processes get a processor.
 constexpr std::chrono::milliseconds kTime(1000);
 
 class ReferenceBlock {
  public:
-  ReferenceBlock() {
+  explicit ReferenceBlock(torch::Device device)
+      : input_(at::randn({kBatch, kSequence, kWidth}, torch::device(device))) {
     for (const auto& [out, in] : {std::pair(3 * kWidth, kWidth), std::pair(kWidth, kWidth),
                                   std::pair(4 * kWidth, kWidth), std::pair(kWidth, 4 * kWidth)}) {
-      weights_.push_back((at::randn({out, in}) * 0.02).requires_grad_());
+      weights_.push_back((at::randn({out, in}, input_.options()) * 0.02).requires_grad_());
     }
-    for (int i = 0; i < 2; ++i) norms_.push_back(at::ones({kWidth}).requires_grad_());
+    for (int i = 0; i < 2; ++i) {
+      norms_.push_back(at::ones({kWidth}, input_.options()).requires_grad_());
+    }
   }
 
   // Forward and backward, of one micro-batch.
@@ -56,21 +60,22 @@ class ReferenceBlock {
     for (const Tensor& part : joined.split(kWidth, /*dim=*/-1)) {
       heads.push_back(part.unflatten(-1, {kHeads, -1}).transpose(1, 2));
     }
-    const Tensor attended = at::scaled_dot_product_attention(
-        heads[0], heads[1], heads[2], /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/true);
+    // By its name, as models do: the meta device chooses another kind.
+    const Tensor attended = std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+        heads[0], heads[1], heads[2], /*dropout_p=*/0, /*is_causal=*/true));
     const Tensor middle = x + at::linear(attended.transpose(1, 2).flatten(-2), weights_[1]);
     const Tensor inner = at::linear(at::layer_norm(middle, {kWidth}, norms_[1]), weights_[2]);
     return middle + at::linear(at::gelu(inner), weights_[3]);
   }
 
-  const Tensor input_ = at::randn({kBatch, kSequence, kWidth});
+  const Tensor input_;
   std::vector<Tensor> weights_, norms_;
 };
 
 }  // namespace
 
 double SecondsOfReferenceBlock() {
-  ReferenceBlock block;
+  ReferenceBlock block(torch::kCPU);
   block.Run();  // Memory is touched for the first time.
   int runs = 0;
   const auto begin = std::chrono::steady_clock::now();
@@ -83,29 +88,18 @@ double SecondsOfReferenceBlock() {
 }
 
 double FlopsByReferenceBlock(double seconds, const trainer::ComputeRate& other) {
-  const policies::ModelSizes sizes = policies::SizesOf(policies::GptShape{
-      .num_blocks = 1, .width = kWidth, .num_heads = kHeads, .sequence = kSequence});
-  const policies::ParallelRun run = {.mesh = *policies::Mesh::Make(1, {}),
-                                     .sequence = kSequence,
-                                     .batch = kBatch,
-                                     .activation_bytes = sizeof(float)};
-  const policies::RankGroups groups = GroupsOf(run.mesh, run.grid, /*ranks_per_node=*/1);
-  const double flops =
-      3 * sizes.blocks.front().flops_of_token() * static_cast<double>(kBatch * kSequence);
+  ReferenceBlock block(torch::kMeta);
+  trainer::ComputeRate rate = other;
   const auto foretold = [&](double flops_per_second) {
-    const policies::RankMachine machine = {
-        .flops_per_second = flops_per_second,
-        .memory_bytes_per_second = other.memory_bytes_per_second,
-        .kernel_seconds = static_cast<double>(other.kernel_ns) / 1e9,
-        .network = {.within = {0, 1}, .between = {0, 1}}};
-    const policies::UnitCost cost =
-        CostOfBlock(sizes.blocks.front(), sizes.width, run, machine, groups);
-    return cost.forward.seconds() + cost.backward.seconds();
+    rate.flops_per_second = flops_per_second;
+    return static_cast<double>(trainer::ForetoldKernelNs(rate, [&] { block.Run(); })) / 1e9;
   };
   // The higher the rate, the shorter the time; it lies between what all of it would say and the
   // bound of the docstring.
+  const double flops =
+      kTimesForward * static_cast<double>(kBatch * kSequence * kMatrixElements) * 2;
   double low = flops / seconds, high = 1000 * low;
-  constexpr int kHalvings = 60;
+  constexpr int kHalvings = 40;
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2;
     (foretold(middle) > seconds ? low : high) = middle;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast products are in a training step, which is slower than alone: a block of a transformer in
-// plain Torch is timed, and what the formulas of policies/scaling/unit_cost.h count beside products
-// is taken off.
+// plain Torch is timed, and what a dry run of it (trainer/forecast/traced_step.h) counts beside
+// products is taken off.
 // Thread: any; takes the threads that Torch has.
 #pragma once
 #include "trainer/forecast/named_trace.h"
@@ -12,8 +12,9 @@ namespace gemini::bench {
 // sequences of 256 tokens, in fp32 on the CPU. Blocks for a second and needs some 60 MiB.
 double SecondsOfReferenceBlock();
 
-// Returns the FLOP a second of products with which the formulas foretell that time of the block,
-// beside the other rates. If these alone take longer, it is a thousand times what is measured.
+// Returns the FLOP a second of products with which a dry run foretells that time of the block,
+// beside the other rates. If these alone take longer, it is a thousand times what its matrices do
+// in that time.
 double FlopsByReferenceBlock(double seconds, const trainer::ComputeRate& other);
 
 }  // namespace gemini::bench

@@ -33,6 +33,7 @@
 #include "trainer/forecast/meta_kernels.h"
 #include "trainer/forecast/meta_memory.h"
 #include "trainer/forecast/repeated_blocks.h"
+#include "trainer/models/batch.h"
 #include "trainer/models/counter_dropout.h"
 #include "trainer/models/staged_model.h"
 
@@ -75,12 +76,14 @@ int64_t CopiedBytes(ElementType element) {
 // Writes the trace while operators run.
 class StepRecorder {
  public:
-  StepRecorder(const ModelSpec& spec, const StagedModel& model, const RoundShape& round,
+  using Parameters = torch::OrderedDict<std::string, at::Tensor>;
+  StepRecorder(const ModelSpec& spec, const Parameters& parameters, const RoundShape& round,
                const ComputeRate& rate);
   ~StepRecorder();
 
   void set_backward(bool is_backward) { is_backward_ = is_backward; }
   int64_t num_positions() const { return out_.trace.num_positions(); }
+  int64_t computed_ns() const { return computed_ns_; }
   NamedTrace Finish() &&;
 
   // Runs a callback, unless one has failed before. Torch would swallow its exception.
@@ -136,6 +139,8 @@ class StepRecorder {
   std::vector<TensorUse> uses_;
   std::vector<Frame> frames_;
   std::deque<Leaving> leaving_;
+  std::vector<at::Tensor> in_chunks_;  // By tensor: the gradient's place there, once it had one.
+  int64_t computed_ns_ = 0;            // By all kernels.
   absl::Status status_;
   bool is_backward_ = false;
   // Whether products in 16 bits may pack a matrix anew, for the processor's tiles.
@@ -165,8 +170,8 @@ class TakeAfterAccumulation final : public torch::autograd::PostAccumulateGradHo
   const int32_t tensor_;
 };
 
-StepRecorder::StepRecorder(const ModelSpec& spec, const StagedModel& model, const RoundShape& round,
-                           const ComputeRate& rate)
+StepRecorder::StepRecorder(const ModelSpec& spec, const Parameters& parameters,
+                           const RoundShape& round, const ComputeRate& rate)
     : spec_(spec),
       round_(round),
       rate_(rate),
@@ -174,19 +179,23 @@ StepRecorder::StepRecorder(const ModelSpec& spec, const StagedModel& model, cons
       copied_bytes_(CopiedBytes(round.element)),
       memory_(round.on_cpu ? kCpuGrainBytes : 1) {
   out_.trace.phase = round.train ? "train" : "eval";
-  for (const auto& parameter : model.named_parameters()) {
+  for (const auto& parameter : parameters) {
     const auto tensor = static_cast<int32_t>(parameters_.size());
     parameters_.push_back(parameter.value());
     out_.tensor_names.push_back(parameter.key());
     out_.trace.tensors.push_back({.size_bytes = static_cast<int64_t>(parameter.value().nbytes()),
-                                  .group = TensorGroup::kTrainable,
+                                  .group = parameter.value().requires_grad()
+                                               ? TensorGroup::kTrainable
+                                               : TensorGroup::kFrozen,
                                   .format = round.format(),
                                   .states_on_nvme = round.states_on_nvme});
     managed_[parameter.value().storage().unsafeGetStorageImpl()] = {
         {tensor, ChunkKind::kParam, /*written=*/false}};
+    if (!parameter.value().requires_grad()) continue;
     torch::autograd::impl::set_post_acc_grad_hooks(parameter.value(),
                                                    std::make_unique<TakeAfterAccumulation>(tensor));
   }
+  in_chunks_.resize(parameters_.size());
   t_recorder = this;
 }
 
@@ -239,6 +248,11 @@ void StepRecorder::End(const at::RecordFunction& function) {
 }
 
 void StepRecorder::Charge(const KernelWork& work) {
+  const double seconds =
+      std::max(work.flops / rate_.flops_per_second, work.bytes / rate_.memory_bytes_per_second);
+  const int64_t kernel_ns =
+      rate_.kernel_ns + std::llround(std::min(seconds, kMaxKernelSeconds) * 1e9);
+  computed_ns_ += kernel_ns;
   if (out_.trace.operators.empty()) return;  // Belongs to the round before.
   if (round_.on_cpu && round_.counts_kernels && work.sum_bytes > 0) {
     const int64_t scratch_bytes =
@@ -246,27 +260,25 @@ void StepRecorder::Charge(const KernelWork& work) {
     memory_.Add(scratch_bytes);
     memory_.Add(-scratch_bytes);
   }
-  const double seconds =
-      std::max(work.flops / rate_.flops_per_second, work.bytes / rate_.memory_bytes_per_second);
-  out_.trace.operators.back().compute_ns +=
-      rate_.kernel_ns + std::llround(std::min(seconds, kMaxKernelSeconds) * 1e9);
+  out_.trace.operators.back().compute_ns += kernel_ns;
 }
 
 void StepRecorder::TakeGradient(int32_t tensor) {
   const at::Tensor& parameter = parameters_[tensor];
   at::Tensor gradient = parameter.grad();
+  if (!gradient.defined()) return;  // Ranks add it later, or elsewhere.
   if (managed_.contains(gradient.storage().unsafeGetStorageImpl())) return;  // It was added to.
   out_.trace.gradient_outs.push_back({position(), tensor});
   // On a CPU its copy was done before this one is begun.
   if (round_.on_cpu) LetGo(position());
-  at::Tensor in_chunk;
-  {
+  at::Tensor& in_chunk = in_chunks_[tensor];
+  if (!in_chunk.defined()) {
     const MetaMemory::Pause pause;
     in_chunk = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options());
+    managed_[in_chunk.storage().unsafeGetStorageImpl()] = {
+        {tensor, ChunkKind::kGrad, /*written=*/false}};
   }
-  managed_[in_chunk.storage().unsafeGetStorageImpl()] = {
-      {tensor, ChunkKind::kGrad, /*written=*/false}};
-  parameter.mutable_grad() = std::move(in_chunk);
+  parameter.mutable_grad() = in_chunk;
   memory_.SetAside(static_cast<int64_t>(gradient.nbytes()));
   leaving_.push_back({position(), std::move(gradient)});
 }
@@ -316,7 +328,7 @@ NamedTrace StepRecorder::Finish() && {
     LetGo(position());
     BeginOperator("update", {});
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      out_.trace.updated.push_back(static_cast<int32_t>(i));
+      if (parameters_[i].requires_grad()) out_.trace.updated.push_back(static_cast<int32_t>(i));
     }
   }
   CloseInterval();
@@ -384,11 +396,7 @@ torch::Tensor InputsOf(const ModelSpec& spec, const RoundShape& round) {
 void RunMicroBatch(const ModelSpec& spec, StagedModel& model, const RoundShape& round,
                    StepRecorder& recorder) {
   recorder.set_backward(false);
-  const torch::Tensor inputs = InputsOf(spec, round);
-  // It is there until backward has ended.
-  const Batch batch = {.inputs = inputs,
-                       .labels = Labels::OfTask(spec.task, inputs),
-                       .documents = DocumentsOf(round)};
+  const Batch batch = DryBatchOf(spec, round);  // It is there until backward has ended.
   const BatchLoss loss = model.Losses(batch, LossFactors());
   if (!round.train) return;
   recorder.set_backward(true);
@@ -408,40 +416,64 @@ struct PlainModel {
   }
 };
 
-absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape& round,
-                                        const ComputeRate& rate, bool crowds_first,
-                                        ModelMaker make) {
-  GEMINI_RETURN_IF_ERROR(CheckRound(spec, round, rate));
-  RegisterMetaKernels();
-  NamedTrace made;
+// Has the recorder see what `run` does.
+template <typename Run>
+auto Recorded(StepRecorder& recorder, Run run) {
+  const at::CallbackHandle callbacks =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&BeginEvent, &EndEvent)
+                                     .needsInputs(true)
+                                     .needsOutputs(true)
+                                     .scopes({at::RecordScope::FUNCTION}));
+  const absl::Cleanup stop = [&] { at::removeCallback(callbacks); };
+  return run(recorder);
+}
+
+// Returns the trace of what `run` does.
+absl::StatusOr<NamedTrace> Record(const ModelSpec& spec, StagedModel& model,
+                                  const RoundShape& round, const ComputeRate& rate,
+                                  absl::FunctionRef<absl::Status(StepRecorder&)> run) {
+  model.train(round.train);
+  const at::AutoGradMode with_graph(round.train);
+  StepRecorder recorder(spec, model.named_parameters(), round, rate);
+  GEMINI_RETURN_IF_ERROR(Recorded(recorder, run));
+  GEMINI_RETURN_IF_ERROR(recorder.status());
+  if (recorder.num_positions() > kMaxPositions) return TooManyOperators();
+  return std::move(recorder).Finish();
+}
+
+// Runs what may throw, and checks the trace that it returns.
+absl::StatusOr<NamedTrace> Checked(absl::FunctionRef<absl::StatusOr<NamedTrace>()> record) {
   try {
-    GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<StagedModel> model,
-                            make(WithDropoutOf(round, spec)));
-    model->set_recompute(round.recompute);
-    model->set_routing({.crowds_first = crowds_first});
-    model->train(round.train);
-    const at::AutoGradMode with_graph(round.train);
-    StepRecorder recorder(spec, *model, round, rate);
-    const at::CallbackHandle callbacks =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(&BeginEvent, &EndEvent)
-                                       .needsInputs(true)
-                                       .needsOutputs(true)
-                                       .scopes({at::RecordScope::FUNCTION}));
-    const absl::Cleanup stop = [&] { at::removeCallback(callbacks); };
-    for (int64_t i = 0; i < round.micro_batches; ++i) {
-      RunMicroBatch(spec, *model, round, recorder);
-      GEMINI_RETURN_IF_ERROR(recorder.status());
-      if (recorder.num_positions() > kMaxPositions) return TooManyOperators();
-    }
-    made = std::move(recorder).Finish();
+    GEMINI_ASSIGN_OR_RETURN(NamedTrace made, record());
+    GEMINI_RETURN_IF_ERROR(CheckTrace(made.trace));
+    return made;
   } catch (const c10::Error& error) {
     return absl::InternalError(
         absl::StrCat("the step cannot be foretold: ", error.what_without_backtrace()));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("the step cannot be foretold: ", error.what()));
   }
-  GEMINI_RETURN_IF_ERROR(CheckTrace(made.trace));
-  return made;
+}
+
+absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape& round,
+                                        const ComputeRate& rate, bool crowds_first,
+                                        ModelMaker make) {
+  GEMINI_RETURN_IF_ERROR(CheckRound(spec, round, rate));
+  RegisterMetaKernels();
+  return Checked([&]() -> absl::StatusOr<NamedTrace> {
+    GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<StagedModel> model,
+                            make(WithDropoutOf(round, spec)));
+    model->set_recompute(round.recompute);
+    model->set_routing({.crowds_first = crowds_first});
+    return Record(spec, *model, round, rate, [&](StepRecorder& recorder) -> absl::Status {
+      for (int64_t i = 0; i < round.micro_batches; ++i) {
+        RunMicroBatch(spec, *model, round, recorder);
+        GEMINI_RETURN_IF_ERROR(recorder.status());
+        if (recorder.num_positions() > kMaxPositions) return TooManyOperators();
+      }
+      return absl::OkStatus();
+    });
+  });
 }
 
 absl::StatusOr<NamedTrace> RunFewBlocks(const ModelSpec& spec, const RoundShape& round,
@@ -467,6 +499,13 @@ bool IsOfExpert(const NamedTrace& made, int32_t position, absl::string_view expe
 
 }  // namespace
 
+Batch DryBatchOf(const ModelSpec& spec, const RoundShape& round) {
+  const torch::Tensor inputs = InputsOf(spec, round);
+  return {.inputs = inputs,
+          .labels = Labels::OfTask(spec.task, inputs),
+          .documents = DocumentsOf(round)};
+}
+
 absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
                                      const ComputeRate& rate) {
   return TraceStep(spec, round, rate, PlainModel{round});
@@ -475,6 +514,28 @@ absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& ro
 absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
                                      const ComputeRate& rate, ModelMaker make) {
   return RunFewBlocks(spec, round, rate, /*crowds_first=*/false, make);
+}
+
+absl::StatusOr<NamedTrace> TraceRun(
+    const ModelSpec& spec, StagedModel& model, const RoundShape& round, const ComputeRate& rate,
+    absl::FunctionRef<absl::Status(absl::FunctionRef<int64_t()> computed_ns)> run) {
+  GEMINI_RETURN_IF_ERROR(CheckRound(spec, round, rate));
+  RegisterMetaKernels();
+  return Checked([&] {
+    return Record(spec, model, round, rate, [&](StepRecorder& recorder) {
+      return run([&recorder] { return recorder.computed_ns(); });
+    });
+  });
+}
+
+int64_t ForetoldKernelNs(const ComputeRate& rate, absl::FunctionRef<void()> run) {
+  RegisterMetaKernels();
+  const ModelSpec nothing;
+  const StepRecorder::Parameters none;
+  const RoundShape round = {.on_cpu = true};
+  StepRecorder recorder(nothing, none, round, rate);
+  Recorded(recorder, [&](StepRecorder&) { run(); });
+  return recorder.computed_ns();
 }
 
 absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,

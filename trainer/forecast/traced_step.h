@@ -26,6 +26,7 @@
 namespace gemini::trainer {
 
 class StagedModel;
+struct Batch;
 
 // Tensors are in the order of the model's parameters. INVALID_ARGUMENT: a count or a rate that is
 // not above 0, more than 2^26 tokens a micro-batch, a sequence beyond the model's positions, more
@@ -38,6 +39,17 @@ absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& ro
 absl::StatusOr<NamedTrace> TraceStep(
     const ModelSpec& spec, const RoundShape& round, const ComputeRate& rate,
     absl::FunctionRef<absl::StatusOr<std::unique_ptr<StagedModel>>(const ModelSpec&)> make);
+// Returns the trace of what `run` does with a model on the meta device, in place of the round's own
+// micro-batches: with its parameters and gradients, to the update. `run` may ask how many
+// nanoseconds all kernels have taken so far, and its error is returned. Others: as above.
+absl::StatusOr<NamedTrace> TraceRun(
+    const ModelSpec& spec, StagedModel& model, const RoundShape& round, const ComputeRate& rate,
+    absl::FunctionRef<absl::Status(absl::FunctionRef<int64_t()> computed_ns)> run);
+// Returns how many nanoseconds the kernels of `run` take by `rate`, whose tensors are on the meta
+// device. It may throw what Torch throws.
+int64_t ForetoldKernelNs(const ComputeRate& rate, absl::FunctionRef<void()> run);
+// Returns a micro-batch of the round, on the meta device.
+Batch DryBatchOf(const ModelSpec& spec, const RoundShape& round);
 // Returns how many bytes of non-model data each operator of that trace needs at most, however the
 // routers deal, by the same count of memory. Operators of experts that follow one another all get
 // what the neediest of them can need; the others, which do not depend on the routers, 0. Empty: the

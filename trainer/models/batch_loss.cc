@@ -9,6 +9,7 @@ namespace gemini::trainer {
 
 LossValues BatchLoss::Values() const {
   LossValues values = {.labels = count};
+  if (sum.is_meta()) return values;
   values.total = values.of_labels = sum.item<double>() / static_cast<double>(count);
   if (hits.defined()) {
     const bool has_five = hits.numel() > 1;

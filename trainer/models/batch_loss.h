@@ -33,7 +33,8 @@ struct BatchLoss {
   torch::Tensor router = {};  // Undefined where the total does not include it.
   double router_coefficient = 0;
 
-  // Reads the numbers; on a GPU that waits for them. NaN without a label.
+  // Reads the numbers; on a GPU that waits for them. NaN without a label. Those of a dry run, on
+  // the meta device, are 0.
   LossValues Values() const;
   // The same in the graph.
   torch::Tensor Total() const;

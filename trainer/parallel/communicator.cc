@@ -75,8 +75,7 @@ Communicator::Communicator(int64_t rank, int64_t num_ranks) {
   world->place = rank;
   ranks_of_groups_.push_back({world->ranks});
   groups_.push_back(std::move(world));
-  checksums_.push_back(0);
-  num_issued_.push_back(0);
+  issued_.emplace_back();
 }
 
 absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
@@ -105,8 +104,7 @@ absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
   ranks_of_groups_.push_back(groups);
   {
     MutexLock lock(mutex_);
-    checksums_.push_back(0);
-    num_issued_.push_back(0);
+    issued_.emplace_back();
   }
   return groups_.back().get();
 }
@@ -202,6 +200,12 @@ Work Communicator::Receive(const RankGroup& group, void* bytes, int64_t size_byt
                 .site = std::string(site)});
 }
 
+int64_t Communicator::Operation::part_bytes() const {
+  if (kind == CollectiveKind::kReduceScatter) return count * SumTypeBytes(type);
+  if (kind != CollectiveKind::kAllReduce) return count;
+  return (count + group->size() - 1) / group->size() * SumTypeBytes(type);
+}
+
 Work Communicator::Start(Operation operation) {
   const RankGroup& group = *operation.group;
   const CollectiveKind kind = operation.kind;
@@ -214,22 +218,18 @@ Work Communicator::Start(Operation operation) {
                      " bytes or elements, rank ", operation.place, " of the ", group.size(), " in ",
                      group.name, " from rank ", group.place, ", tag ", operation.tag)));
   }
-  int64_t bytes = operation.count;
-  if (kind == CollectiveKind::kReduceScatter) bytes *= SumTypeBytes(operation.type);
-  // Its parts are equal, so what does not divide is filled up.
-  if (kind == CollectiveKind::kAllReduce) {
-    bytes = (bytes + group.size() - 1) / group.size() * SumTypeBytes(operation.type);
-  }
   {
     MutexLock lock(mutex_);
     SentBytes& sent = sent_[{kind, group.name, operation.site}];
     ++sent.operations;
-    sent.bytes += SentOf(kind, group.size(), bytes, operation.place == group.place);
+    sent.bytes +=
+        SentOf(kind, group.size(), operation.part_bytes(), operation.place == group.place);
     if (is_message) {
       ++num_messages_;
     } else {
-      operation.number = ++num_issued_[static_cast<size_t>(group.id)];
-      uint32_t& checksum = checksums_[static_cast<size_t>(group.id)];
+      IssuedInGroup& in_group = issued_[static_cast<size_t>(group.id)];
+      operation.number = ++in_group.count;
+      uint32_t& checksum = in_group.checksum;
       const std::string issued =
           absl::StrCat(checksum, " ", CollectiveKindName(kind), " ", operation.count, " ",
                        static_cast<int>(operation.type), " ", operation.place, " ", operation.site);
@@ -241,12 +241,16 @@ Work Communicator::Start(Operation operation) {
 
 std::vector<uint32_t> Communicator::checksums() const {
   MutexLock lock(mutex_);
-  return checksums_;
+  std::vector<uint32_t> checksums;
+  for (const IssuedInGroup& in_group : issued_) checksums.push_back(in_group.checksum);
+  return checksums;
 }
 
 std::vector<int64_t> Communicator::num_issued() const {
   MutexLock lock(mutex_);
-  return num_issued_;
+  std::vector<int64_t> counts;
+  for (const IssuedInGroup& in_group : issued_) counts.push_back(in_group.count);
+  return counts;
 }
 
 int64_t Communicator::num_messages() const {
@@ -261,22 +265,22 @@ std::optional<CollectiveUnderWay> Communicator::under_way() const {
 
 std::optional<AwaitedMessage> Communicator::awaited_message() const {
   MutexLock lock(mutex_);
-  return awaited_message_.has_value() ? awaited_message_ : awaited_by_operators_;
+  return awaited_[0].has_value() ? awaited_[0] : awaited_[1];
 }
 
 MessageWait::MessageWait(Communicator& communicator, CollectiveKind kind, int64_t rank,
                          absl::string_view site)
     : communicator_(communicator) {
   MutexLock lock(communicator_.mutex_);
-  communicator_.awaited_message_ = {.kind = kind,
-                                    .rank = rank,
-                                    .site = std::string(site),
-                                    .since = std::chrono::steady_clock::now()};
+  communicator_.awaited_[0] = {.kind = kind,
+                               .rank = rank,
+                               .site = std::string(site),
+                               .since = std::chrono::steady_clock::now()};
 }
 
 MessageWait::~MessageWait() {
   MutexLock lock(communicator_.mutex_);
-  communicator_.awaited_message_.reset();
+  communicator_.awaited_[0].reset();
 }
 
 void Communicator::SetUnderWay(const Operation* operation) {
@@ -303,7 +307,7 @@ void Communicator::SetAwaitedByOperators(const Operation* message,
            .since = since};
   }
   MutexLock lock(mutex_);
-  awaited_by_operators_ = std::move(now);
+  awaited_[1] = std::move(now);
 }
 
 absl::Status Communicator::CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const {

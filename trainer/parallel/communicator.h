@@ -14,6 +14,7 @@
 //        process must end, for other ranks may wait for it. Where Work failed, its memory may be
 //        read and written until the process ends.
 #pragma once
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -139,11 +140,10 @@ class Communicator {
   absl::StatusOr<const RankGroup*> MakeGroup(absl::string_view name,
                                              const std::vector<std::vector<int64_t>>& groups);
 
-  // COLLECTIVE over the job, with one group of each rank's, all of one id: prepares messages
-  // between its ranks. The world has those of its first rank with the others, or more, from the
-  // start; in other groups it must be called before Send and Receive. Ranks of one path take
-  // messages in the order in which they are sent, if their tags are equal or this says so: NCCL
-  // knows no tags (communicator_nccl.h).
+  // COLLECTIVE over the job: prepares messages between ranks of a group, which is of one id in all
+  // ranks. It comes before Send and Receive in every group but the world, in which the first rank
+  // and the others may send to each other from the start. Where a transport knows no tags
+  // (communicator_nccl.h), messages must be received in the order in which they are sent.
   virtual absl::Status PrepareMessages(const RankGroup& group, MessagePaths paths);
 
   // Fails everything that is under way and everything that follows with `why`, which is no OK. A
@@ -224,6 +224,9 @@ class Communicator {
     bool is_message() const {
       return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
     }
+    // Returns the bytes of a part, or of a message. Parts of an all-reduce are equal, so what does
+    // not divide is filled up.
+    int64_t part_bytes() const;
   };
   // Notes which collective is under way. It is null where none is.
   void SetUnderWay(const Operation* operation);
@@ -244,12 +247,16 @@ class Communicator {
   // By id: the ranks of each group of that name, in all of the job.
   std::vector<std::vector<std::vector<int64_t>>> ranks_of_groups_;
   mutable Mutex mutex_;
-  std::vector<uint32_t> checksums_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids, as the next.
-  std::vector<int64_t> num_issued_ ABSL_GUARDED_BY(mutex_);
+  // What this rank has issued in a group.
+  struct IssuedInGroup {
+    uint32_t checksum = 0;
+    int64_t count = 0;
+  };
+  std::vector<IssuedInGroup> issued_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids.
   int64_t num_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<CollectiveUnderWay> under_way_ ABSL_GUARDED_BY(mutex_);
-  std::optional<AwaitedMessage> awaited_message_ ABSL_GUARDED_BY(mutex_);
-  std::optional<AwaitedMessage> awaited_by_operators_ ABSL_GUARDED_BY(mutex_);
+  // Of a MessageWait, and of operators.
+  std::array<std::optional<AwaitedMessage>, 2> awaited_ ABSL_GUARDED_BY(mutex_);
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
       ABSL_GUARDED_BY(mutex_);
 };

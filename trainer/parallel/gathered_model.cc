@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<GatheredModel>> GatheredModel::Make(
                           layers != nullptr
                               ? MakeStagedModel(spec, *layers)
                               : MakeStagedModel(spec, torch::dtype(type).device(torch::kMeta),
-                                                {.on_cpu = options.device.is_cpu()}));
+                                                {.on_cpu = !options.device.is_cuda()}));
   std::unique_ptr<GatheredModel> model(new GatheredModel(
       spec, std::move(whole), layers != nullptr ? layers->hidden_part() : HiddenPart(),
       place.value_or(PipelinePlace{.stages = ModelStages(spec.num_blocks)})));

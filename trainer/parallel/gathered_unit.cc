@@ -110,8 +110,11 @@ class GatheredUnit::Gradients {
  public:
   explicit Gradients(GatheredUnit& unit) : unit_(unit) {
     if (unit.options_.sync == GradientSync::kLast && unit.has_parts() && unit.options_.is_here) {
+      const torch::TensorOptions made =
+          torch::dtype(unit.buffer_.scalar_type())
+              .device(unit.options_.device.is_meta() ? torch::kMeta : torch::kCPU);
       for (const UnitTensor& tensor : unit.tensors_) {
-        sums_.push_back(at::empty(tensor.sizes, unit.buffer_.scalar_type()));
+        sums_.push_back(at::empty(tensor.sizes, made));
       }
     }
     has_sum_.resize(sums_.size());
@@ -199,6 +202,9 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
       cut_(SizesOf(tensors_), has_parts() ? group.size() : 1, options.block_elements),
       pieces_(options.is_here ? cut_.PiecesOf(has_parts() ? group.place : 0)
                               : std::vector<ShardPiece>()) {
+  // Pieces get to a GPU when they are managed.
+  const torch::TensorOptions made =
+      torch::dtype(type).device(options.device.is_meta() ? torch::kMeta : torch::kCPU);
   TORCH_CHECK(std::ranges::any_of(tensors_, &UnitTensor::is_trained), "nothing of ", name_,
               " is trained");
   TORCH_CHECK(!gathers() || options.sync == GradientSync::kEach,
@@ -208,10 +214,10 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
     const std::vector<int64_t> sizes = tensor.sizes.size() > 1
                                            ? std::vector<int64_t>{1, piece.count}
                                            : std::vector<int64_t>{piece.count};
-    parameters_.push_back(at::empty(sizes, type).set_requires_grad(tensor.is_trained));
+    parameters_.push_back(at::empty(sizes, made).set_requires_grad(tensor.is_trained));
   }
   if (options.division == UnitDivision::kShardsAndWhole && options.is_here) {
-    for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, type));
+    for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, made));
   }
   buffer_ = at::empty({0}, at::dtype(type).device(options.device));
   gradients_ = std::make_unique<Gradients>(*this);
@@ -419,7 +425,9 @@ std::vector<Tensor> GatheredUnit::Gradients::SumOfCopies() {
   for (size_t i = 0; i < for_copies_.size(); ++i) {
     const bool is_here = is_for_copies_[i];
     is_for_copies_[i] = false;
-    if (ranks_with[static_cast<int64_t>(i)].item<float>() == 0) continue;
+    // In a dry run the other ranks say nothing: they are taken to have what is not here.
+    const bool is_dry = for_copies_[i].is_meta();
+    if (ranks_with[static_cast<int64_t>(i)].item<float>() == 0 && !is_dry) continue;
     // Memory of its own: others write to it, and nothing else keeps a gradient that has left.
     sums[i] = is_here ? for_copies_[i].clone() : at::zeros_like(for_copies_[i]);
     AddOverRanks(sums[i], line, absl::StrCat("gradients of copies of ", unit_.name_));

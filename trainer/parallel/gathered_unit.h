@@ -68,7 +68,8 @@ struct UnitOptions {
   // The ranks that have copies of this rank's pieces, which add their gradients; it outlives the
   // unit. Null: there are none.
   const RankGroup* copies = nullptr;
-  // Where operators compute, and units are gathered. Pieces get there when they are managed.
+  // Where operators compute, and units are gathered; the meta device in a dry run. Pieces get there
+  // when they are managed.
   torch::Device device = torch::kCPU;
 };
 
@@ -82,7 +83,7 @@ enum class UnitUse : uint8_t {
 class GatheredUnit {
  public:
   // The tensors are of `type`, fp32, bf16 or fp16; one at least is trained. Parameters and what is
-  // beside them are made on the CPU.
+  // beside them are made on the CPU, or on the meta device if that is the options'.
   // Communicator and group outlive this.
   GatheredUnit(std::string name, std::vector<UnitTensor> tensors, torch::ScalarType type,
                Communicator& communicator, const RankGroup& group, const UnitOptions& options);

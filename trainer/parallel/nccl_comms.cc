@@ -244,6 +244,7 @@ void NcclComms::Watch() {
       }
     }
     look_();
+    failed.Update(failure_->status());  // What others saw of the GPU aborts all, too.
     if (!failed.ok()) Fail(std::move(failed));
   }
 }

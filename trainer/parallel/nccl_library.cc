@@ -93,11 +93,12 @@ absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& nccl) {
 }
 
 void SetNcclEnvironment(const NcclEnvironment& here) {
-  // Messages have streams of their own. NCCL begins what several communicators do in the order in
-  // which it is issued, so what waits is never kept from the GPU by what waits for it.
-  SetUnlessSet("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  // Of messages that are on their way several wait, each on a stream of its own. With an order of
+  // launches NCCL would begin none of them before all that were issued earlier have begun, and of
+  // two ranks each would wait for what stands behind its own wait.
+  SetUnlessSet("NCCL_LAUNCH_ORDER_IMPLICIT", "0");
   // By default CUDA puts streams beyond the eighth behind each other's work. A rank with a pipeline
-  // has ten: operators, copies, collectives, and four of messages.
+  // has more: operators, copies, collectives, and six of messages.
   SetUnlessSet("CUDA_DEVICE_MAX_CONNECTIONS", "32");
   if (!here.shares_gpu) return;
   SetUnlessSet("NCCL_HOSTID", absl::StrCat("gemini-rank-", here.rank));

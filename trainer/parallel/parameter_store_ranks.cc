@@ -57,6 +57,12 @@ RankStepExchange::CountsByTensor CountsOf(const GatheredModel& model, const Rank
 
 }  // namespace
 
+RankStepExchange StepExchangeOf(const GatheredModel& model, Communicator& communicator,
+                                const RankLayout& layout) {
+  return RankStepExchange(communicator, layout, CutsOf(model), CountsOf(model, layout),
+                          UnitsHere(model));
+}
+
 struct RanksParameterStore::Request {
   enum class What : int32_t { kRead, kStep, kEnd };
   What what = What::kRead;
@@ -77,7 +83,7 @@ RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, Ga
     : own_(std::move(own)),
       model_(model),
       communicator_(communicator),
-      exchange_(communicator, layout, CutsOf(model), CountsOf(model, layout), UnitsHere(model)) {
+      exchange_(StepExchangeOf(model, communicator, layout)) {
   for (size_t u = 0; u < model.units().size(); ++u) {
     const GatheredUnit& unit = *model.units()[u];
     const size_t first = tensors_.size();

@@ -24,6 +24,10 @@
 
 namespace gemini::trainer {
 
+// Returns the exchange of a rank's steps. The communicator outlives it.
+RankStepExchange StepExchangeOf(const GatheredModel& model, Communicator& communicator,
+                                const RankLayout& layout);
+
 class RanksParameterStore final : public ParameterStore {
  public:
   // `own` has this rank's pieces, under the model's names. `layout` is that of all ranks, by which

@@ -32,10 +32,7 @@ UnitOptions UnitOptionsOf(const RunConfig& config) {
                       : zero == 3 ? UnitDivision::kShards
                                   : UnitDivision::kShardsAndWhole,
           .sync = config.adds_gradients_once() ? GradientSync::kLast : GradientSync::kEach,
-          .block_elements = ShardBlockElements(config.format().moments),
-          .device = config.gpu().has_value()
-                        ? torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(*config.gpu()))
-                        : torch::Device(torch::kCPU)};
+          .block_elements = ShardBlockElements(config.format().moments)};
 }
 
 absl::StatusOr<ModelStages> StagesOfRun(const ModelSpec& spec, const RunConfig& config,
@@ -51,16 +48,18 @@ absl::StatusOr<ModelStages> StagesOfRun(const ModelSpec& spec, const RunConfig& 
 
 absl::StatusOr<PartOfRun> MakePartOfRun(const ModelSpec& spec, const RunConfig& config,
                                         const RankLayout& layout, const ModelStages& stages,
-                                        Communicator& communicator) {
+                                        Communicator& communicator, torch::Device device) {
   const RankGroup* pipeline = nullptr;
   if (layout.pipeline_ranks() > 1) {  // Here, where no rank can have failed alone.
     GEMINI_ASSIGN_OR_RETURN(pipeline, communicator.MakeGroup("pipeline", layout.Pipelines()));
     GEMINI_RETURN_IF_ERROR(communicator.PrepareMessages(*pipeline, MessagePaths::kNeighbours));
   }
+  UnitOptions options = UnitOptionsOf(config);
+  options.device = device;
   PartOfRun part;
   GEMINI_ASSIGN_OR_RETURN(
       part.model, MakeModelOfRank(spec, client::hooks::ScalarTypeOf(config.element()), communicator,
-                                  layout, UnitOptionsOf(config), stages));
+                                  layout, options, stages));
   part.model->set_gather_ahead(config.gather_ahead > 0);
   part.model->set_recompute(config.recompute);
   if (std::ranges::all_of(part.model->units(),

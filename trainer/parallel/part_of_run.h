@@ -20,7 +20,7 @@ namespace gemini::trainer {
 // way; the message has the keys and the numbers.
 absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks);
 
-// Returns how units are cut, and when their gradients are added up.
+// Returns how units are cut, and when their gradients are added up, on the CPU.
 UnitOptions UnitOptionsOf(const RunConfig& config);
 
 // Returns the stages of the layout's pipelines. Errors: those of CheckLayout and of DealStages, for
@@ -33,11 +33,12 @@ struct PartOfRun {
   std::unique_ptr<PipelineStage> stage;  // Null: there are no pipelines. It names the model.
 };
 
-// COLLECTIVE over the job. Returns this rank's part, without values. `stages` are those of
-// StagesOfRun. The communicator outlives it. INVALID_ARGUMENT: this rank would have nothing.
-// Others: as MakeModelOfRank and PipelineStage::Make.
+// COLLECTIVE over the job. Returns this rank's part, without values. `device` is where it computes,
+// or the meta device for a dry run. `stages` are those of StagesOfRun. The communicator outlives
+// it. INVALID_ARGUMENT: this rank would have nothing. Others: as MakeModelOfRank and
+// PipelineStage::Make.
 absl::StatusOr<PartOfRun> MakePartOfRun(const ModelSpec& spec, const RunConfig& config,
                                         const RankLayout& layout, const ModelStages& stages,
-                                        Communicator& communicator);
+                                        Communicator& communicator, torch::Device device);
 
 }  // namespace gemini::trainer

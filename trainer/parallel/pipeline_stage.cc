@@ -40,6 +40,14 @@ std::vector<std::vector<int64_t>> StreamSizes(const ModelSpec& spec, const Hidde
       {rows / part.sequences.count, sequence / part.tokens.count, spec.width / part.width.count}};
 }
 
+// Whether a task takes what other ranks make of what the task before it sends. Its receive cannot
+// end before that, and on a GPU one that waits may keep the other from beginning.
+bool TakesWhatComesOf(const PipelineTask& task, const PipelineTask& before) {
+  return task.kind == PipelineTask::Kind::kBackward &&
+         before.kind == PipelineTask::Kind::kForward && task.chunk == before.chunk &&
+         task.micro_batch == before.micro_batch;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Make(
@@ -242,7 +250,9 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
   model_.BeginMicroBatches(micro_batches_);
   BeginReceive(tasks_.front(), step.batches.front().inputs);
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    if (i + 1 < tasks_.size()) BeginReceive(tasks_[i + 1], step.batches.front().inputs);
+    const bool has_next = i + 1 < tasks_.size();
+    const bool is_ahead = has_next && !TakesWhatComesOf(tasks_[i + 1], tasks_[i]);
+    if (is_ahead) BeginReceive(tasks_[i + 1], step.batches.front().inputs);
     if (tasks_[i].kind == Kind::kForward) {
       GEMINI_RETURN_IF_ERROR(RunForward(tasks_[i], step, losses));
     } else {
@@ -250,6 +260,7 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
     }
     run_tasks_.push_back(tasks_[i]);
     DropSent(/*waits=*/false);
+    if (has_next && !is_ahead) BeginReceive(tasks_[i + 1], step.batches.front().inputs);
   }
   DropSent(/*waits=*/true);
   model_.AddOverCopies();

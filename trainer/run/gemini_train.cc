@@ -41,6 +41,7 @@
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_environment.h"
 #include "trainer/parallel/rank_layout.h"
+#include "trainer/parallel/rank_needs.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/parallel/rank_watchdog.h"
 #include "trainer/run/rank_job.h"
@@ -234,7 +235,13 @@ absl::StatusOr<int> TrainingRun::Run() {
   if (!ranks_.is_alone()) {
     GEMINI_ASSIGN_OR_RETURN(watchdog_, StartWatchdog(config_, job_));
   }
-  const absl::StatusOr<TrainingSummary> summary = TrainToTheEnd();
+  absl::StatusOr<TrainingSummary> summary = TrainToTheEnd();
+  if (summary.ok() && !ranks_.is_alone()) {
+    GEMINI_ASSIGN_OR_RETURN(
+        summary->neediest,
+        GatherNeeds(ranks_, {.device_peak_bytes = summary->memory.device_peak_bytes,
+                             .host_bytes = summary->memory.host_bytes}));
+  }
   progress_.Clear();
   if (!summary.ok()) {
     if (!ranks_.is_first()) return summary.status();
@@ -340,8 +347,8 @@ absl::Status TrainingRun::MakePartOfModel() {
     error_status_ = kExitUsage;
     return AtItsLine(stages.status(), line_);
   }
-  GEMINI_ASSIGN_OR_RETURN(PartOfRun part,
-                          MakePartOfRun(spec(), sized_, layout_, *stages, *job_.communicator));
+  GEMINI_ASSIGN_OR_RETURN(PartOfRun part, MakePartOfRun(spec(), sized_, layout_, *stages,
+                                                        *job_.communicator, torch_device_));
   for (size_t u = 0; u < part.model->units().size(); ++u) {
     const std::vector<UnitTensor>& tensors = part.model->units()[u]->tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -503,8 +510,8 @@ int Print(const CommandLine& line) {
 
 // Tells why the ranks cannot begin. Returns the exit status.
 int FailToJoin(const absl::Status& status, const RankEnvironment& where) {
-  const bool is_shortage =
-      absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsInternal(status);
+  const bool is_shortage = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) ||
+                           absl::IsInternal(status) || absl::IsResourceExhausted(status);
   if (IsAgreed(status)) return Fail(status, is_shortage ? kExitError : kExitUsage, where.rank);
   if (is_shortage) EndJob(where.rank, std::string(status.message()));
   // The ranks of a machine find the same.

@@ -35,6 +35,12 @@ std::string SummaryText(const RunConfig& config, const TrainingSummary& summary)
                        FormatByteSize(memory.pinned_peak_bytes), ")"));
     print(absl::StrCat("HOST, NVME   ", FormatByteSize(memory.host_bytes), ", ",
                        FormatByteSize(memory.nvme_bytes)));
+    if (summary.neediest.has_value()) {
+      const RankNeeds& most = *summary.neediest;
+      print(absl::StrCat("Most a rank  DEVICE peak ", FormatByteSize(most.device_peak_bytes), " (",
+                         most.device_peak_bytes, " bytes), HOST ", FormatByteSize(most.host_bytes),
+                         " (", most.host_bytes, " bytes)"));
+    }
     print(absl::StrCat("Moved        ", FormatByteSize(memory.fetch_bytes), " to DEVICE, ",
                        FormatByteSize(memory.evict_bytes), " from it; operators waited ",
                        absl::StrFormat("%.2f s", memory.stall_seconds)));

@@ -19,6 +19,7 @@
 #include "trainer/data/sequence_order.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/vertical_schedule.h"
+#include "trainer/parallel/rank_losses.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/run/learning_rate.h"
 #include "trainer/run/read_batch.h"
@@ -151,16 +152,11 @@ absl::Status Loop::EnsureBegun() {
 }
 
 absl::Status Loop::AddUp(const LossSum& own, LossSum& sum) {
-  struct Part {
-    RankVerdict verdict;
-    LossSum loss;
-    int64_t signal = 0;
-  };
-  const Part part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())),
-                     parts_.part.speaks ? own : LossSum(), parts_.interrupt.signal()};
-  GEMINI_ASSIGN_OR_RETURN(const std::vector<Part> parts, parts_.ranks.Gather(part, "losses"));
+  const RankLosses part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())),
+                           parts_.part.speaks ? own : LossSum(), parts_.interrupt.signal()};
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<RankLosses> parts, GatherLosses(parts_.ranks, part));
   std::vector<RankVerdict> verdicts;
-  for (const Part& one : parts) {
+  for (const RankLosses& one : parts) {
     verdicts.push_back(one.verdict);
     sum.Add(one.loss);
     if (signal_ == 0) signal_ = static_cast<int>(one.signal);

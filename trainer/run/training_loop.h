@@ -26,6 +26,7 @@
 #include "trainer/models/staged_model.h"
 #include "trainer/parallel/pipeline_stage.h"
 #include "trainer/parallel/rank_agreement.h"
+#include "trainer/parallel/rank_needs.h"
 #include "trainer/run/interrupt.h"
 #include "trainer/run/metrics_file.h"
 #include "trainer/run/progress.h"
@@ -80,7 +81,8 @@ struct TrainingSummary {
   std::vector<TaskMetric> eval_metrics;
   // Since the start; the peaks are the largest of all steps.
   client::TrainingStats memory;
-  int signal = 0;  // What ended it before the last step, of whichever rank.
+  std::optional<RankNeeds> neediest;  // The same of the ranks that have most; none is alone.
+  int signal = 0;                     // What ended it before the last step, of whichever rank.
   absl::Duration duration;
   std::string item_name = "tokens";  // Of what the next is: TrainingData::item_name.
   int64_t items = 0;                 // Of all ranks.

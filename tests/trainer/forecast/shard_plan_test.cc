@@ -32,8 +32,8 @@ class PlanShardsTest : public ::testing::Test {
             ->spec;
     const RankLayout layout = *LayoutOf(config_, /*num_ranks=*/2);
     CommunicatorDry communicator(/*rank=*/0, /*num_ranks=*/2);
-    const PartOfRun part =
-        *MakePartOfRun(spec, config_, layout, *StagesOfRun(spec, config_, layout), communicator);
+    const PartOfRun part = *MakePartOfRun(
+        spec, config_, layout, *StagesOfRun(spec, config_, layout), communicator, torch::kCPU);
     return PlanShards(config_, *part.model, layout, /*rank=*/0, kAvailableBytes);
   }
 

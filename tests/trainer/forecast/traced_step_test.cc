@@ -518,6 +518,46 @@ TEST_F(TracedRoundTest, AnEvaluationKeepsNothingFromBlockToBlock) {
   EXPECT_TRUE(many.trace.gradient_outs.empty());
 }
 
+TEST_F(TracedRoundTest, ARunByHandIsTracedAsTheStepThatItIs) {
+  const ComputeRate rate = {
+      .flops_per_second = 1e10, .memory_bytes_per_second = 1e9, .kernel_ns = 1000};
+  round_.micro_batches = 2;
+  ASSERT_OK_AND_ASSIGN(const NamedTrace step, TraceAllBlocks(spec_, round_, rate));
+  const std::unique_ptr<StagedModel> model =
+      *MakeStagedModel(spec_, torch::dtype(torch::kFloat32).device(torch::kMeta), {.on_cpu = true});
+  model->parameters().back().set_requires_grad(false);
+  int64_t forward_ns = 0, all_ns = 0;
+  const auto run = [&](absl::FunctionRef<int64_t()> computed_ns) {
+    for (int64_t i = 0; i < round_.micro_batches; ++i) {
+      const Batch batch = DryBatchOf(spec_, round_);
+      const BatchLoss loss = model->Losses(batch, LossFactors());
+      if (i == 0) forward_ns = computed_ns();
+      loss.Backward(LossFactors());
+    }
+    all_ns = computed_ns();
+    return absl::OkStatus();
+  };
+  ASSERT_OK_AND_ASSIGN(const NamedTrace made, TraceRun(spec_, *model, round_, rate, run));
+  EXPECT_GT(forward_ns, 0);
+  EXPECT_GT(all_ns, 4 * forward_ns);
+  EXPECT_LE(ComputeNs(made.trace), all_ns);  // What comes before the first operator is not in it.
+  EXPECT_NEAR(static_cast<double>(all_ns), static_cast<double>(ComputeNs(step.trace)),
+              0.01 * static_cast<double>(all_ns));
+  EXPECT_EQ(made.trace.tensors.back().group, TensorGroup::kFrozen);
+  EXPECT_EQ(made.trace.updated.size() + 1, step.trace.updated.size());
+  EXPECT_THAT(TraceRun(spec_, *model, round_, rate,
+                       [](absl::FunctionRef<int64_t()>) { return absl::AbortedError("over"); }),
+              StatusIs(absl::StatusCode::kAborted));
+}
+
+TEST_F(TracedRoundTest, KernelsWithoutAModelTakeTheirTime) {
+  const torch::Tensor a = torch::empty({64, 32}, torch::device(torch::kMeta));
+  const torch::Tensor b = torch::empty({32, 16}, torch::device(torch::kMeta));
+  const ComputeRate rate = {
+      .flops_per_second = 1e9, .memory_bytes_per_second = 1e30, .kernel_ns = 7};
+  EXPECT_EQ(ForetoldKernelNs(rate, [&] { torch::mm(a, b); }), 2 * 64 * 32 * 16 + 7);
+}
+
 TEST_F(TracedRoundTest, RefusesRoundsThatNobodyCanRun) {
   RoundShape round = round_;
   round.sequence = 33;

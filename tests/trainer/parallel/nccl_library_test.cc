@@ -63,7 +63,7 @@ TEST(NcclLibraryTest, TheEnvironmentIsSetWhereTheUserHasNot) {
   }
   SetNcclEnvironment({.rank = 3, .shares_gpu = false});
   EXPECT_EQ(Variable("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
-  EXPECT_EQ(Variable("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+  EXPECT_EQ(Variable("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
   EXPECT_EQ(Variable("NCCL_HOSTID"), "");
   ::setenv("NCCL_NET", "IB", 1);
   SetNcclEnvironment({.rank = 3, .shares_gpu = true});

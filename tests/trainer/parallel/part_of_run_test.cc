@@ -103,6 +103,7 @@ TEST(UnitOptionsOfTest, UnitsAreCutAndAddedUpAsTheKeysSay) {
   EXPECT_EQ(UnitOptionsOf(config).division, UnitDivision::kShards);
   EXPECT_EQ(UnitOptionsOf(config).sync, GradientSync::kEach);
   config.zero = "0";
+  config.accumulate = 2;
   EXPECT_EQ(UnitOptionsOf(config).division, UnitDivision::kReplicas);
   EXPECT_EQ(UnitOptionsOf(config).sync, GradientSync::kLast);
   config.zero = "1";
@@ -123,7 +124,7 @@ TEST(PartOfRunTest, ARankOfAPipelineHasItsStagesAndARunnerOfThem) {
   ASSERT_OK_AND_ASSIGN(const ModelStages stages, StagesOfRun(spec, config, layout));
   CommunicatorDry communicator(/*rank=*/1, /*num_ranks=*/2);
   ASSERT_OK_AND_ASSIGN(const PartOfRun part,
-                       MakePartOfRun(spec, config, layout, stages, communicator));
+                       MakePartOfRun(spec, config, layout, stages, communicator, torch::kCPU));
   EXPECT_FALSE(part.model->HasUnit(1, 1));
   EXPECT_TRUE(part.model->HasUnit(1, 2));
   ASSERT_NE(part.stage, nullptr);
@@ -140,7 +141,7 @@ TEST(PartOfRunTest, WithoutAPipelineTheModelRunsAsItIs) {
   ASSERT_OK_AND_ASSIGN(const ModelStages stages, StagesOfRun(spec, config, layout));
   CommunicatorDry communicator(/*rank=*/0, /*num_ranks=*/2);
   ASSERT_OK_AND_ASSIGN(const PartOfRun part,
-                       MakePartOfRun(spec, config, layout, stages, communicator));
+                       MakePartOfRun(spec, config, layout, stages, communicator, torch::kCPU));
   EXPECT_EQ(part.stage, nullptr);
   EXPECT_TRUE(part.model->recompute());
 }

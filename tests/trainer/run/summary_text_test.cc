@@ -37,7 +37,16 @@ TEST(SummaryTextTest, SaysHowFarARunCameAndHowOftenItLeftItsPlan) {
       SummaryText(config, summary),
       AllOf(HasSubstr("Evaluation   loss 5.5000, accuracy 0.7500"),
             HasSubstr("of a budget of 3 MiB"), HasSubstr("followed 3 times, left 2 (non-model 2)"),
-            HasSubstr("Checkpoint   none")));
+            HasSubstr("Checkpoint   none"), Not(HasSubstr("Most a rank"))));
+}
+
+TEST(SummaryTextTest, SaysWhatTheNeediestRankHas) {
+  TrainingSummary summary;
+  summary.memory.device_budget_bytes = 8 << 20;
+  summary.neediest = RankNeeds{.device_peak_bytes = 3145729, .host_bytes = 2 << 20};
+  EXPECT_THAT(
+      SummaryText(RunConfig(), summary),
+      HasSubstr("Most a rank  DEVICE peak 3 MiB (3145729 bytes), HOST 2 MiB (2097152 bytes)\n"));
 }
 
 }  // namespace

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a forecast of ranks by dry runs is asked and what it answers.
+// Units: bytes, seconds.
+#pragma once
+#include <cstdint>
+
+#include "policies/mesh/collective_cost.h"
+#include "policies/pipeline/step_playback.h"
+#include "trainer/forecast/named_trace.h"
+#include "trainer/parallel/communicator.h"
+
+namespace gemini::trainer {
+
+// What a rank achieves on a processor of its own, and how many of these there are.
+struct RankStepRates {
+  ComputeRate compute;
+  policies::RankLink link;
+  double sum_bytes_per_second = 0;  // Of what others sent, that it adds up. > 0.
+  double processors = 1;
+};
+
+struct RanksForecast {
+  policies::PlayedRank last;  // The rank that takes longest; its end is the step's time.
+  SentByKind sent;            // By the first rank.
+  int64_t most_sent_bytes = 0;
+  int64_t host_bytes = 0;         // Of the rank that asks for most,
+  int64_t device_peak_bytes = 0;  // and of the one that takes most.
+};
+
+}  // namespace gemini::trainer
