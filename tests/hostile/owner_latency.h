@@ -39,7 +39,8 @@ class OwnerLatency : public ::testing::Test {
   // What the observer sees while nobody else does anything: to be measured first.
   void MeasureAtRest() { at_rest_ = Measure(); }
   // Prints that, and what it sees beside `hostile`, whose p99 is held to the bound.
-  // Of `tries` measurements one within the bound is enough: each begins `hostile` again.
+  // It measures at most `tries` times, and is content with the first measurement within the bound.
+  // Each of them begins `hostile` again.
   void ExpectPrompt(absl::string_view what, const std::function<void()>& hostile, int tries = 1);
   // Descriptors that the daemon has open, of those whose /proc link contains `part`.
   int64_t CountDescriptors(absl::string_view part = "") const;

@@ -130,8 +130,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys, ExchangeKeys {
   StateFormat format() const;            // Of these, and of `moments`.
   // Of the stochastic rounding of moments, made of `seed`; 0: to nearest.
   uint64_t rounding_seed() const;
-  // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted. With several ranks
-  // "cuda" is the GPU of each (trainer/parallel/gpu_of_rank.h), which is 0 here.
+  // Returns the GPU's number, or nothing if `device` is the CPU. CheckRunConfig has accepted it.
+  // With several ranks "cuda" is the GPU of each (trainer/parallel/gpu_of_rank.h), which is 0 here.
   std::optional<int> gpu() const;
   // What `zero` says: 0 to 3.
   int zero_stage() const;

@@ -255,7 +255,7 @@ class Communicator {
   std::vector<IssuedInGroup> issued_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids.
   int64_t num_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<CollectiveUnderWay> under_way_ ABSL_GUARDED_BY(mutex_);
-  // Of a MessageWait, and of operators.
+  // What a MessageWait waits for, and what operators wait for.
   std::array<std::optional<AwaitedMessage>, 2> awaited_ ABSL_GUARDED_BY(mutex_);
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
       ABSL_GUARDED_BY(mutex_);

@@ -15,9 +15,11 @@ struct DryExchange {
   int64_t number = 0;  // Among all of the rank, from 0 on.
   CollectiveKind kind = CollectiveKind::kAllGather;
   const RankGroup* group = nullptr;
-  // Of a part, of what is broadcast, or of a message. An all-reduce's parts are filled up.
+  // How many bytes a part has, or what is broadcast, or the message. Parts of an all-reduce are
+  // filled up to one size.
   int64_t part_bytes = 0;
-  int64_t place = 0;  // In the group, of the other rank of a message or of who broadcasts.
+  // The place in the group of the rank at a message's other end, or of the one that broadcasts.
+  int64_t place = 0;
   int64_t tag = 0;
   std::string site;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicators that this rank has with NCCL: how they are made, called, watched and ended.
-// Calls:  NCCL is told not to block. A call that it goes on with by itself is asked for until it is
-//         through, or anything fails.
+// Calls:  NCCL does not block. Where a call returns before NCCL has finished it, this polls its
+//         state until it is finished or anything fails.
 // Errors: the first one is everybody's. Then every communicator is aborted, each by a thread of its
 //         own (NVIDIA/nccl issue 1013), and no call is made any more.
 // Thread: one makes communicators and calls; any may fail.

@@ -29,8 +29,8 @@ struct RankStoreOptions {
   int64_t rank = 0;
   int64_t num_ranks = 1;
   Rendezvous place;
-  // Of the first rank, where the launcher has no store: a socket that listens there. If there is
-  // none, the rank listens to all that reach the port.
+  // The first rank has a listening socket here where the launcher serves no store. Without one it
+  // listens at the place's port itself, to all that reach it.
   UniqueFd listening = {};
   absl::Duration limit;  // How long a rank is waited for.
   // How long the rank that serves waits for others that have only to read and leave.
