@@ -15,6 +15,7 @@
 #include "gemini/system/mutex.h"
 #include "tests/trainer/parallel/exchange_device_host.h"
 #include "tests/trainer/parallel/fake_nccl_clique.h"
+#include "tests/trainer/parallel/nccl_values.h"
 
 namespace gemini::trainer {
 

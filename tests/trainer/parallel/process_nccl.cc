@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
-#include "gemini/half_float.h"
 #include "tests/trainer/parallel/exchange_device_host.h"
+#include "tests/trainer/parallel/nccl_values.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 #include "trainer/parallel/exchange_device.h"
@@ -69,50 +69,6 @@ struct ThreadGroup {
 };
 thread_local ThreadGroup thread_group;
 
-size_t WidthOf(NcclType type) {
-  switch (type) {
-    case NcclType::kByte:
-      return 1;
-    case NcclType::kFp16:
-    case NcclType::kBf16:
-      return 2;
-    case NcclType::kFp32:
-      return 4;
-    case NcclType::kFp64:
-      return 8;
-  }
-  return 1;
-}
-
-template <typename Stored, typename Add>
-void AddEach(std::byte* sum, const uint8_t* next, size_t count, Add add) {
-  for (size_t i = 0; i < count; ++i) {
-    Stored a, b;
-    std::memcpy(&a, sum + i * sizeof(Stored), sizeof(Stored));
-    std::memcpy(&b, next + i * sizeof(Stored), sizeof(Stored));
-    const Stored c = add(a, b);
-    std::memcpy(sum + i * sizeof(Stored), &c, sizeof(Stored));
-  }
-}
-void Add(NcclType type, std::byte* sum, const uint8_t* next, size_t count) {
-  switch (type) {
-    case NcclType::kFp64:
-      return AddEach<double>(sum, next, count, [](double a, double b) { return a + b; });
-    case NcclType::kFp32:
-      return AddEach<float>(sum, next, count, [](float a, float b) { return a + b; });
-    case NcclType::kBf16:
-      return AddEach<uint16_t>(sum, next, count, [](uint16_t a, uint16_t b) {
-        return Bf16Of(FloatOfBf16(a) + FloatOfBf16(b));
-      });
-    case NcclType::kFp16:
-      return AddEach<uint16_t>(sum, next, count, [](uint16_t a, uint16_t b) {
-        return Fp16Of(FloatOfFp16(a) + FloatOfFp16(b));
-      });
-    case NcclType::kByte:
-      return;
-  }
-}
-
 // Returns what another rank puts there. Throws where that fails, or the communicator is aborted.
 Bytes Take(const NcclComm& comm, c10d::Store& store, const std::string& key) {
   while (true) {
@@ -156,7 +112,9 @@ void RunCollective(NcclComm& comm, int64_t number, const Operation& operation) {
       const size_t first = operation.kind == Operation::kReduceScatter ? rank * bytes : 0;
       std::memcpy(operation.to, by_rank.back().data() + first, bytes);
       for (size_t other = size - 1; other-- > 0;) {
-        Add(operation.type, operation.to, by_rank[other].data() + first, operation.count);
+        AddValues(operation.type, operation.to,
+                  reinterpret_cast<const std::byte*>(by_rank[other].data() + first),
+                  operation.count);
       }
     }
   }
