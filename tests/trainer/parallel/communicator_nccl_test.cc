@@ -225,9 +225,12 @@ TEST(NcclPathsTest, NeighboursSendToBothSides) {
 
 // Such a message cannot come, so the rank says it and ends, as behind any error.
 TEST(NcclPathsTest, AMessageWithoutAPathFails) {
-  RunRanks(3, CallersMemory::kOnDevice, {}, [](CommunicatorNccl& me) {
+  RunRanks(3, CallersMemory::kOnHost, {}, [](CommunicatorNccl& me) {
     std::byte byte{0};
+    std::array<std::byte, 3> of_all = {};
+    const Work all_are_here = me.AllGather(me.world(), &byte, of_all.data(), 1, "all are here");
     if (me.rank() == 1) {
+      EXPECT_OK(all_are_here->Wait());  // Until then others may still be connecting.
       EXPECT_THAT(
           me.Send(me.world(), &byte, 1, 2, 0, "odd")->Wait(),
           StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("from place 1 to place 2")));
