@@ -54,6 +54,9 @@ class StagedModel : public torch::nn::Module {
   // date first, so that each batch does the same, and so does each step behind it.
   virtual void BeginEvaluation() {}
   virtual void EndEvaluation() {}
+  // Forgets what micro-batches that were given up have left, and what was taken for values of
+  // parameters. Gradients of parameters are the caller's to drop.
+  virtual void Forget() {}
   // Between these, one stage runs: Embed, which is 0, a block, or behind them LossOf. A model that
   // several ranks have in parts keeps what the stage computes with.
   virtual void HoldStage(size_t /*stage*/) {}

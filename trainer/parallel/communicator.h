@@ -186,6 +186,11 @@ class Communicator {
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,
                int64_t tag, absl::string_view site);
 
+  // Sets whether this rank is silent. What it issues then goes to nobody, counts nowhere, and is
+  // done at once: memory stays as it was. So it can run a program that others have not come to, as
+  // long as nothing depends on what would come. Not while something is under way.
+  void set_silent(bool is_silent) { is_silent_ = is_silent; }
+
   // Returns, by the groups' ids, a checksum of the collectives that this rank has issued in each:
   // kinds, sizes, types and sites, in their order. Ranks of a group that ran the same program have
   // the same one. Messages do not count.
@@ -243,6 +248,7 @@ class Communicator {
   // Issues and counts it, unless it cannot be.
   Work Start(Operation operation);
 
+  bool is_silent_ = false;
   std::vector<std::unique_ptr<RankGroup>> groups_;
   // By id: the ranks of each group of that name, in all of the job.
   std::vector<std::vector<std::vector<int64_t>>> ranks_of_groups_;

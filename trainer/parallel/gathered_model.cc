@@ -190,6 +190,11 @@ void GatheredModel::BeginEvaluation() {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->Refresh();
 }
 
+void GatheredModel::Forget() {
+  Begin(/*micro_batches=*/0, /*by_stages=*/false);
+  for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->Forget();
+}
+
 void GatheredModel::HoldStage(size_t stage) {
   if (stage < units_.size()) units_[stage]->Hold();
   if (stage > blocks_.size() && spec_.tied_head) units_.front()->Hold();

@@ -78,6 +78,7 @@ class GatheredModel final : public StagedModel {
   void BeginMicroBatches(int64_t count) override;
   void BeginEvaluation() override;
   void EndEvaluation() override { NoteUpdate(); }
+  void Forget() override;
   void HoldStage(size_t stage) override;
   void ReleaseStage(size_t stage) override;
 

@@ -129,6 +129,10 @@ class GatheredUnit::Gradients {
   const std::vector<Tensor>& sums() const { return sums_; }
   const std::vector<Tensor>& for_copies() const { return for_copies_; }
   void set_last_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
+  void Forget() {
+    has_sum_.assign(has_sum_.size(), false);
+    is_for_copies_.assign(is_for_copies_.size(), false);
+  }
   // Takes a micro-batch's, and returns those of the parameters.
   std::vector<Tensor> Take(std::vector<Tensor> gradients) {
     const bool adds_later = unit_.options_.sync == GradientSync::kLast && !is_last_micro_batch_;
@@ -249,6 +253,11 @@ void GatheredUnit::AddOverCopies() {
 }
 
 void GatheredUnit::set_last_micro_batch(bool is_last) { gradients_->set_last_micro_batch(is_last); }
+
+void GatheredUnit::Forget() {
+  gradients_->Forget();
+  NoteUpdate();
+}
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
   Refresh();

@@ -112,6 +112,8 @@ class GatheredUnit {
   void AddOverCopies();
   // Tells that an update has changed the ranks' pieces, so that the whole tensors are stale.
   void NoteUpdate() { is_stale_ = true; }
+  // Forgets gradients that wait to be added, and that the whole tensors have values.
+  void Forget();
   // Gathers the values of the pieces into the whole tensors, if there are any that lack them. Views
   // does that, too.
   void Refresh();

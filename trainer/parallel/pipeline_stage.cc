@@ -247,6 +247,9 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
   std::vector<LossValues> losses;
   run_tasks_.clear();
   num_live_ = most_live_ = 0;
+  // Nothing of an earlier step is under way: it went to its end, or to nobody.
+  receiving_.clear();
+  sending_.clear();
   model_.BeginMicroBatches(micro_batches_);
   BeginReceive(tasks_.front(), step.batches.front().inputs);
   for (size_t i = 0; i < tasks_.size(); ++i) {

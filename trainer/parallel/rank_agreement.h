@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of a run tell each other beside tensors: how something went, and a few numbers.
 // One rank that trains alone agrees with itself, so that the same program runs with and without.
-// COLLECTIVE: each call here, but the accessors. All ranks make the same calls in the same order.
+// COLLECTIVE: each call here, but the accessors and Silence. All ranks make the same calls in the
+//         same order.
 // Thread: the one that issues the rank's collectives.
 // Errors: of the Communicator; the job is over behind them. Those of Agree are the same in all
 //         ranks (IsAgreed).
@@ -47,6 +48,21 @@ class RankAgreement {
   absl::Status Agree(const absl::Status& own) const;
   // Returns the text that the first rank has.
   absl::StatusOr<std::string> TextOfFirst(const std::string& own) const;
+
+  // While one lives, what this rank issues goes to nobody (Communicator::set_silent).
+  class Silence {
+   public:
+    explicit Silence(const RankAgreement& ranks) : communicator_(ranks.communicator_) { Set(true); }
+    Silence(const Silence&) = delete;
+    Silence& operator=(const Silence&) = delete;
+    ~Silence() { Set(false); }
+
+   private:
+    void Set(bool is_silent) {
+      if (communicator_ != nullptr) communicator_->set_silent(is_silent);
+    }
+    Communicator* const communicator_;
+  };
 
  private:
   absl::Status GatherBytes(const void* own, void* all, size_t size_bytes,

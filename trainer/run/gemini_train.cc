@@ -464,6 +464,8 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
                                .progress = progress_,
                                .interrupt = interrupt_,
                                .ranks = ranks_,
+                               // On a GPU, where alone there is more for operators to be had.
+                               .rehearses = job_.transport == Transport::kNccl,
                                .part = {.index = layout_.data(ranks_.rank()),
                                         .count = layout_.num_data(),
                                         .batch_parts = layout_.parts_of_batch(),

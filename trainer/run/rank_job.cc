@@ -197,6 +197,7 @@ absl::StatusOr<RankJob> JoinByStore(const RankEnvironment& where,
   if (!store.ok()) return parts.ok() ? store.status() : parts.status();
   GEMINI_ASSIGN_OR_RETURN(JoinedByNccl joined, JoinByNccl(**store, join, std::move(parts)));
   return RankJob{.where = where,
+                 .transport = Transport::kNccl,
                  .gpu = std::move(joined.gpu),
                  .device = std::move(joined.device),
                  .communicator = std::move(joined.communicator)};

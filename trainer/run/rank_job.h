@@ -62,6 +62,7 @@ absl::StatusOr<LineOfRank> ParseLineOfRank(absl::Span<const std::string> argumen
 
 struct RankJob {
   RankEnvironment where;
+  Transport transport = Transport::kMpi;
   std::optional<RankGpu> gpu = {};                            // None: the CPU, or one rank.
   std::shared_ptr<client::hooks::SessionDevice> device = {};  // The GPU, where `gpu` is one.
   std::unique_ptr<Communicator> communicator = {};            // Null: one rank.

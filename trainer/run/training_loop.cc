@@ -7,6 +7,7 @@
 #include <cmath>
 #include <exception>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -16,7 +17,6 @@
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "torch/autograd.h"
-#include "trainer/data/sequence_order.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/vertical_schedule.h"
 #include "trainer/parallel/rank_losses.h"
@@ -37,9 +37,8 @@ class Loop {
       : parts_(parts),
         config_(parts.config),
         rate_(schedule, config_.lr, config_.warmup_steps, config_.steps),
-        order_(config_.order == "sequential" ? SequenceOrder::Kind::kSequential
-                                             : SequenceOrder::Kind::kShuffled,
-               parts.data.num_sequences(), static_cast<uint64_t>(config_.seed)) {
+        batches_(config_, parts.data, parts.source.config().spec.vocab_size, parts.part,
+                 parts.device) {
     summary_.item_name = std::string(parts.data.item_name());
     if (resumed == nullptr) return;
     state_ = *resumed;
@@ -53,27 +52,38 @@ class Loop {
   absl::StatusOr<TrainingSummary> Run();
 
  private:
+  // Runs what a step does, but for its update, without other ranks: where operators find no memory,
+  // again with more, until they do. So none waits for another that settles this. COLLECTIVE: what
+  // one of them cannot do, all return.
+  absl::Status Rehearse();
   absl::Status Step();
-  // Forward and backward of this rank's part of a step; returns the losses of its micro-batches.
-  absl::StatusOr<LossSum> ForwardBackward(const LossFactors& factors);
+  // Forward and backward of this rank's part of a step, of so many micro-batches, or of all where
+  // they run together. Returns their losses.
+  absl::StatusOr<LossSum> ForwardBackward(const LossFactors& factors, int64_t micro_batches);
   // The same, vertically or in a pipeline.
   absl::StatusOr<LossSum> ForwardBackwardTogether(const LossFactors& factors);
   // Once more, and again, where operators found no memory and the store has more for them: the same
-  // numbers come out.
+  // numbers come out. Not in the middle of what other ranks take part in.
   absl::StatusOr<LossSum> WithRoom(absl::string_view what,
                                    absl::FunctionRef<absl::StatusOr<LossSum>()> compute);
-  // Loss of one micro-batch after backward.
-  absl::StatusOr<LossValues> RunMicroBatch(int64_t micro_batch, const LossFactors& factors);
-  absl::StatusOr<Batch> MicroBatch(int64_t micro_batch) const;
-  DropoutDraw DrawOf(int64_t micro_batch) const {
-    return {static_cast<uint64_t>(config_.seed), state_.step, PlaceOf(micro_batch)};
+  // Loss of one micro-batch after backward. The step adds gradients up in its last one.
+  absl::StatusOr<LossValues> RunMicroBatch(int64_t micro_batch, bool is_last,
+                                           const LossFactors& factors);
+  // Drops what forwards and backwards have left.
+  absl::Status DropGradients();
+  absl::StatusOr<Batch> MicroBatch(int64_t micro_batch) const {
+    return Explained("the batch", [&] { return batches_.Read(numbers(), micro_batch); });
   }
+  DropoutDraw DrawOf(int64_t micro_batch) const { return batches_.DrawOf(numbers(), micro_batch); }
+  StepNumbers numbers() const { return {state_.step, state_.sequences_taken}; }
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
+  // Whether no other rank waits for what this one computes.
+  bool is_by_itself() const { return parts_.ranks.is_alone() || is_rehearsing_; }
   // Returns an error, unless other ranks wait for what this one computes with them: then all of
   // them hear of it in AddUp.
   absl::Status TellLater(absl::Status status) {
-    if (parts_.ranks.is_alone()) return status;
+    if (is_by_itself()) return status;
     told_later_.Update(std::move(status));
     return absl::OkStatus();
   }
@@ -81,22 +91,8 @@ class Loop {
   absl::Status AddUp(const LossSum& own, LossSum& sum);
   // The signal that ends the run: of this rank if it is alone, else what all know of.
   int signal() const { return parts_.ranks.is_alone() ? parts_.interrupt.signal() : signal_; }
-  // Micro-batches of a step of all ranks, and the place of this rank's `micro_batch` among them.
-  int64_t num_micro_batches() const { return config_.accumulate * parts_.part.count; }
-  int64_t PlaceOf(int64_t micro_batch) const {
-    return parts_.part.index * config_.accumulate + micro_batch;
-  }
   // Returns the factors of the next step of all ranks.
   absl::StatusOr<LossFactors> FactorsOfStep();
-  // Reads a batch, as ReadBatch does.
-  absl::StatusOr<Batch> Read(const TrainingData& data, absl::Span<const int64_t> rows,
-                             int64_t num_labeled, const RowMasks& masks) const;
-  // Returns what is hidden of rows of a masked task, from this one of the run on.
-  RowMasks MasksFrom(int64_t row) const {
-    return {.seed = static_cast<uint64_t>(config_.seed),
-            .vocab_size = parts_.source.config().spec.vocab_size,
-            .first_row = row};
-  }
   // Evaluates, if that is due at this step and was not completed.
   absl::Status Evaluate();
   // Makes room on DEVICE for the experts of an evaluation.
@@ -114,6 +110,15 @@ class Loop {
   absl::Status NonFiniteLoss(double loss, int64_t micro_batch);
   // What an exception of Torch means: the store's error if it has one.
   absl::Status Explain(const std::exception& error, absl::string_view what) const;
+  // Returns what `call` returns, or what it throws means.
+  template <typename Call>
+  std::invoke_result_t<Call> Explained(absl::string_view what, const Call& call) const {
+    try {
+      return call();
+    } catch (const std::exception& error) {
+      return Explain(error, what);
+    }
+  }
   static absl::Status AtStep(int64_t step, const absl::Status& status) {
     if (status.ok()) return status;
     absl::Status at_step(status.code(), absl::StrCat("step ", step, ": ", status.message()));
@@ -126,11 +131,12 @@ class Loop {
   const TrainingParts& parts_;
   const RunConfig& config_;
   const LearningRate rate_;
-  const SequenceOrder order_;
+  const StepBatches batches_;
   TrainerState state_;
   TrainingSummary summary_;
   StepClock clock_;
   client::TrainingStats before_;  // At the last step's end.
+  bool is_rehearsing_ = false;
   bool told_of_registration_ = false;
   bool told_of_metrics_ = false;
   bool told_of_housekeeping_ = false;
@@ -177,15 +183,6 @@ absl::Status Loop::Explain(const std::exception& error, absl::string_view what) 
   return StatusOfFailure(error, what);
 }
 
-absl::StatusOr<Batch> Loop::Read(const TrainingData& data, absl::Span<const int64_t> rows,
-                                 int64_t num_labeled, const RowMasks& masks) const {
-  try {
-    return ReadBatch(data, rows, num_labeled, masks, parts_.device);
-  } catch (const std::exception& error) {
-    return Explain(error, "the batch");
-  }
-}
-
 absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
   std::string culprit = "all parameters are finite: the learning rate may be too high";
   if (!parts_.ranks.is_alone()) {
@@ -205,45 +202,31 @@ absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
 absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
   // A failed fetch gives an operator NaN, so the store is asked before the loss is.
   GEMINI_RETURN_IF_ERROR(parts_.store.status());
-  return std::isfinite(loss) ? absl::OkStatus() : NonFiniteLoss(loss, micro_batch);
-}
-
-absl::StatusOr<Batch> Loop::MicroBatch(int64_t micro_batch) const {
-  const int64_t first = state_.sequences_taken + PlaceOf(micro_batch) * config_.batch;
-  std::vector<int64_t> rows;
-  for (int64_t i = 0; i < config_.batch; ++i) rows.push_back(order_.At(first + i));
-  return Read(parts_.data, rows, config_.batch, MasksFrom(first));
+  if (is_rehearsing_ || std::isfinite(loss)) return absl::OkStatus();
+  return NonFiniteLoss(loss, micro_batch);
 }
 
 absl::StatusOr<LossFactors> Loop::FactorsOfStep() {
   // Rows of a masked task are read for it, so that each rank that speaks counts in its own, and
   // they add up.
-  const bool own_rows = parts_.data.task().kind == TaskKind::kMasked;
-  const int64_t own_batches = parts_.part.speaks ? config_.accumulate : 0;
-  const int64_t num_rows = config_.batch * (own_rows ? own_batches : num_micro_batches());
-  int64_t row = state_.sequences_taken + (own_rows ? PlaceOf(0) * config_.batch : 0);
-  int64_t num_labels = 0;
-  for (const int64_t end = row + num_rows; row < end; ++row) {
-    GEMINI_ASSIGN_OR_RETURN(const int64_t of_row,
-                            CountLabels(parts_.data, order_.At(row), MasksFrom(row)));
-    num_labels += of_row;
-  }
-  if (own_rows) {
+  GEMINI_ASSIGN_OR_RETURN(int64_t num_labels, batches_.CountLabels(numbers()));
+  if (batches_.counts_own()) {
     LossSum own, sum;
-    own.Add({.labels = num_labels}, num_rows);
+    own.Add({.labels = num_labels}, batches_.num_counted());
     GEMINI_RETURN_IF_ERROR(AddUp(own, sum));
     num_labels = sum.Mean().labels;
   }
-  return LossFactors::OfStep(loss_scale(), num_labels, num_micro_batches());
+  return LossFactors::OfStep(loss_scale(), num_labels, batches_.num_micro_batches());
 }
 
-absl::StatusOr<LossSum> Loop::ForwardBackward(const LossFactors& factors) {
+absl::StatusOr<LossSum> Loop::ForwardBackward(const LossFactors& factors, int64_t micro_batches) {
   if (parts_.stage != nullptr || config_.micro_batch_schedule == "vertical") {
     return ForwardBackwardTogether(factors);
   }
   LossSum loss;
-  for (int64_t i = 0; i < config_.accumulate; ++i) {
-    GEMINI_ASSIGN_OR_RETURN(const LossValues one, RunMicroBatch(i, factors));
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    GEMINI_ASSIGN_OR_RETURN(const LossValues one,
+                            RunMicroBatch(i, /*is_last=*/i + 1 == micro_batches, factors));
     loss.Add(one, config_.batch);
   }
   return loss;
@@ -252,22 +235,25 @@ absl::StatusOr<LossSum> Loop::ForwardBackward(const LossFactors& factors) {
 absl::StatusOr<LossSum> Loop::WithRoom(absl::string_view what,
                                        absl::FunctionRef<absl::StatusOr<LossSum>()> compute) {
   absl::StatusOr<LossSum> loss = compute();
-  // Other ranks are in the middle of the same attempt.
-  if (!parts_.ranks.is_alone()) return loss;
+  if (!is_by_itself()) return loss;
   while (OperatorsHadNoMemory(loss.status()) && parts_.store.status().ok()) {
     // Nothing of the attempt is worth room.
     parts_.activations.Clear();
-    try {
-      parts_.model.zero_grad();
-    } catch (const std::exception& error) {
-      return Explain(error, "zero_grad");
-    }
+    GEMINI_RETURN_IF_ERROR(DropGradients());
     if (!parts_.store.GiveWay()) break;
     parts_.log(absl::StrCat(what, " is begun again with more memory for operators, taken from ",
                             "parameters: ", loss.status().message()));
     loss = compute();
   }
   return loss;
+}
+
+absl::Status Loop::DropGradients() {
+  return Explained("zero_grad", [this] {
+    parts_.model.zero_grad();
+    parts_.model.Forget();
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<LossSum> Loop::ForwardBackwardTogether(const LossFactors& factors) {
@@ -293,11 +279,12 @@ absl::StatusOr<LossSum> Loop::ForwardBackwardTogether(const LossFactors& factors
   return loss;
 }
 
-absl::StatusOr<LossValues> Loop::RunMicroBatch(int64_t micro_batch, const LossFactors& factors) {
+absl::StatusOr<LossValues> Loop::RunMicroBatch(int64_t micro_batch, bool is_last,
+                                               const LossFactors& factors) {
   GEMINI_ASSIGN_OR_RETURN(const Batch batch, MicroBatch(micro_batch));
   LossValues values;
   parts_.model.set_dropout_draw(DrawOf(micro_batch));
-  parts_.model.set_last_micro_batch(micro_batch + 1 == config_.accumulate);
+  parts_.model.set_last_micro_batch(is_last);
   try {
     const BatchLoss loss = parts_.model.Losses(batch, factors);
     values = loss.Values();
@@ -317,13 +304,31 @@ void Loop::Account(const client::TrainingStats& usage) {
   now.non_model_peak_bytes = std::max(now.non_model_peak_bytes, before.non_model_peak_bytes);
 }
 
+absl::Status Loop::Rehearse() {
+  // Of two, the first one's gradients are kept for the last one, as of all.
+  const int64_t micro_batches = std::min<int64_t>(config_.accumulate, 2);
+  const auto rehearse = [&]() -> absl::Status {
+    const PhaseScope phase(parts_.store, "rehearsal");
+    const RankAgreement::Silence silence(parts_.ranks);
+    is_rehearsing_ = true;
+    const absl::Cleanup end = [this] { is_rehearsing_ = false; };
+    const absl::StatusOr<LossSum> loss =
+        WithRoom(absl::StrCat("the rehearsal of rank ", parts_.ranks.rank()),
+                 [&] { return ForwardBackward(LossFactors(), micro_batches); });
+    GEMINI_RETURN_IF_ERROR(loss.status());
+    return DropGradients();
+  };
+  return parts_.ranks.Agree(rehearse());
+}
+
 absl::Status Loop::Step() {
   const absl::Duration start = MonotonicNow();
   const SentByKind sent_before = parts_.ranks.sent();
   parts_.store.ResetPeaks();
   GEMINI_ASSIGN_OR_RETURN(const LossFactors factors, FactorsOfStep());
-  GEMINI_ASSIGN_OR_RETURN(const LossSum own, WithRoom(absl::StrCat("step ", state_.step + 1),
-                                                      [&] { return ForwardBackward(factors); }));
+  GEMINI_ASSIGN_OR_RETURN(const LossSum own, WithRoom(absl::StrCat("step ", state_.step + 1), [&] {
+                            return ForwardBackward(factors, config_.accumulate);
+                          }));
   LossSum sum;
   GEMINI_RETURN_IF_ERROR(AddUp(own, sum));
   const LossValues values = sum.Mean();
@@ -340,12 +345,11 @@ absl::Status Loop::Step() {
         "the gradients overflow fp16 however small the loss is: train with --precision bf16 or "
         "fp32"));
   }
-  try {
+  GEMINI_RETURN_IF_ERROR(Explained("zero_grad", [this] {
     parts_.model.zero_grad();
-  } catch (const std::exception& error) {
-    return Explain(error, "zero_grad");
-  }
-  const int64_t sequences = config_.batch * num_micro_batches();
+    return absl::OkStatus();
+  }));
+  const int64_t sequences = batches_.num_sequences();
   ++state_.step;
   state_.sequences_taken += sequences;
   if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
@@ -398,12 +402,10 @@ absl::StatusOr<std::unique_ptr<ExpertCache>> Loop::MakeExpertCache() const {
                             : parts_.store.usage().device_budget_bytes / kPartOfDevice;
   const torch::Tensor parameter = parts_.model.parameters().front();
   PlainLayers layers(parameter.options().device(parts_.device));
-  try {
+  return Explained("--expert-cache", [&]() -> absl::StatusOr<std::unique_ptr<ExpertCache>> {
     return std::make_unique<ExpertCache>(parts_.source.config().spec, layers, bytes,
                                          parts_.fetch_expert);
-  } catch (const std::exception& error) {
-    return Explain(error, "--expert-cache");
-  }
+  });
 }
 
 absl::Status Loop::Evaluate() {
@@ -426,11 +428,10 @@ absl::Status Loop::Evaluate() {
     const torch::NoGradGuard no_grad;
     if (!parts_.ranks.is_alone()) {
       const PhaseScope phase(parts_.store, "eval-begin");
-      try {
+      GEMINI_RETURN_IF_ERROR(Explained("evaluation", [this] {
         parts_.model.BeginEvaluation();
-      } catch (const std::exception& error) {
-        return Explain(error, "evaluation");
-      }
+        return absl::OkStatus();
+      }));
     }
     const int64_t sequences = config_.batch * parts_.part.count;  // At one time.
     for (int64_t round = 0; round < data.num_sequences(); round += sequences) {
@@ -444,9 +445,11 @@ absl::Status Loop::Evaluate() {
       std::vector<int64_t> rows(static_cast<size_t>((count + parts - 1) / parts * parts),
                                 first + count - 1);
       std::iota(rows.begin(), rows.begin() + count, first);
-      RowMasks masks = MasksFrom(first);
+      RowMasks masks = batches_.MasksFrom(first);
       masks.is_evaluation = true;
-      GEMINI_ASSIGN_OR_RETURN(const Batch batch, Read(data, rows, count, masks));
+      GEMINI_ASSIGN_OR_RETURN(const Batch batch, Explained("the batch", [&] {
+                                return ReadBatch(data, rows, count, masks, parts_.device);
+                              }));
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store,
                              absl::StrCat("eval", routed ? "-routed" : "",
@@ -464,16 +467,14 @@ absl::Status Loop::Evaluate() {
       const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
       const auto evaluate = [&]() -> absl::StatusOr<LossSum> {
         LossSum loss;
-        try {
-          loss.Add(parts_.stage != nullptr ? parts_.stage->Evaluate(batch)
-                                           : parts_.model.Losses(batch, LossFactors()).Values(),
-                   count);
-        } catch (const std::exception& error) {
-          return Explain(error, "evaluation");
-        }
+        loss.Add(parts_.stage != nullptr ? parts_.stage->Evaluate(batch)
+                                         : parts_.model.Losses(batch, LossFactors()).Values(),
+                 count);
         return loss;
       };
-      GEMINI_ASSIGN_OR_RETURN(const LossSum loss, WithRoom("an evaluation's batch", evaluate));
+      GEMINI_ASSIGN_OR_RETURN(const LossSum loss, WithRoom("an evaluation's batch", [&] {
+                                return Explained("evaluation", evaluate);
+                              }));
       GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
       GEMINI_RETURN_IF_ERROR(AddUp(is_needed ? loss : LossSum(), sum));
       parts_.progress.ShowPart(
@@ -565,8 +566,11 @@ absl::Status Loop::SavePeriodically() {
 absl::StatusOr<TrainingSummary> Loop::Run() {
   const absl::Duration start = MonotonicNow();
   GEMINI_ASSIGN_OR_RETURN(state_.data, parts_.data.Fingerprint());
-  before_ = parts_.store.usage();
   parts_.model.train();
+  if (parts_.rehearses && state_.step < config_.steps && signal() == 0) {
+    GEMINI_RETURN_IF_ERROR(Rehearse());
+  }
+  before_ = parts_.store.usage();
   // What the run was interrupted in that this one goes on with.
   if (state_.step > 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   while (state_.step < config_.steps && signal() == 0) {

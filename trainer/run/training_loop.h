@@ -31,20 +31,11 @@
 #include "trainer/run/metrics_file.h"
 #include "trainer/run/progress.h"
 #include "trainer/run/run_directory.h"
+#include "trainer/run/step_batches.h"
 #include "trainer/run/trainer_state.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
-
-// Which part of a step's sequences a rank learns from, of `count`. Ranks that share layers or
-// blocks learn from the same part, and one of them speaks for all. They may divide the sequences of
-// a micro-batch, into `batch_parts`.
-struct DataPart {
-  int64_t index = 0;
-  int64_t count = 1;
-  int64_t batch_parts = 1;
-  bool speaks = true;
-};
 
 // What a loop works on; all of it outlives the loop.
 struct TrainingParts {
@@ -67,6 +58,8 @@ struct TrainingParts {
   Progress& progress;
   const Interrupt& interrupt;
   const RankAgreement& ranks;
+  // Whether ranks find out by themselves how much memory operators need, before the first step.
+  bool rehearses = false;
   DataPart part = {};
   std::function<void(const std::string&)> log;   // One line for people.
   std::function<void(const std::string&)> warn;  // Likewise, of what went wrong.

@@ -346,6 +346,42 @@ void ExpectCounts(Communicator& me) {
   }
 }
 
+void ExpectSilence(Communicator& me) {
+  const RankGroup& world = me.world();
+  Bytes from(static_cast<size_t>(8 * me.num_ranks()), std::byte{1}), to(from.size(), std::byte{2});
+  const std::vector<uint32_t> checksums = me.checksums();
+  me.set_silent(true);
+  // None of them has an other side.
+  for (int64_t i = 0; i <= me.rank(); ++i) {
+    for (const Work& work :
+         {me.AllGather(world, from.data(), to.data(), 8, "silent"),
+          me.ReduceScatter(world, SumType::kFp32, from.data(), to.data(), 2, "silent"),
+          me.AllReduce(world, SumType::kFp32, to.data(), 2, "silent"),
+          me.AllToAll(world, from.data(), to.data(), 8, "silent"),
+          me.Broadcast(world, to.data(), 8, 0, "silent"),
+          me.Shift(world, from.data(), to.data(), 8, "silent")}) {
+      EXPECT_TRUE(work->Done());
+      EXPECT_OK(work->Wait());
+    }
+    if (me.num_ranks() == 1) continue;
+    const int64_t other = (me.rank() + 1) % me.num_ranks();
+    EXPECT_OK(me.Send(world, from.data(), 8, other, 0, "silent")->Wait());
+    EXPECT_OK(me.Receive(world, to.data(), 8, other, 0, "silent")->Wait());
+  }
+  // What no rank can do is refused as ever.
+  EXPECT_THAT(me.Broadcast(world, to.data(), -1, 0, "silent")->Wait(),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  me.set_silent(false);
+  EXPECT_EQ(to, Bytes(to.size(), std::byte{2}));
+  EXPECT_EQ(me.checksums(), checksums);
+  EXPECT_FALSE(me.under_way().has_value());
+  for (const SentBytes& each : me.sent()) EXPECT_NE(each.site, "silent");
+  // Now it takes part.
+  float value = 1;
+  EXPECT_OK(me.AllReduce(world, SumType::kFp32, &value, 1, "heard")->Wait());
+  EXPECT_EQ(value, static_cast<float>(me.num_ranks()));
+}
+
 void ExpectRefusals(Communicator& me) {
   using ::testing::HasSubstr;
   const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at odd"));

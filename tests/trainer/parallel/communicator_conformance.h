@@ -28,6 +28,9 @@ void ExpectCrossedMessages(Communicator& me, bool by_tags);
 // Makes each kind of exchange, and compares what was counted.
 void ExpectCounts(Communicator& me);
 
+// Has each rank issue other exchanges while it is silent, and expects that nothing comes of them.
+void ExpectSilence(Communicator& me);
+
 // Makes calls that no rank can make, and expects a refusal of each.
 void ExpectRefusals(Communicator& me);
 

@@ -24,6 +24,10 @@ TEST_P(CommunicatorHostTest, RandomExchangesAreTheModels) {
   });
 }
 
+TEST_P(CommunicatorHostTest, ASilentRankExchangesNothing) {
+  RunThreadRanks(GetParam(), ExpectSilence);
+}
+
 TEST_P(CommunicatorHostTest, WhatIsSentIsCounted) { RunThreadRanks(GetParam(), ExpectCounts); }
 
 TEST(CommunicatorHostPairTest, LargeSumsGoBySlices) {

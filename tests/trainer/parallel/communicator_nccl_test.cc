@@ -55,6 +55,10 @@ TEST_P(NcclConformanceTest, RandomExchangesAreTheModels) {
   });
 }
 
+TEST_P(NcclConformanceTest, ASilentRankExchangesNothing) {
+  RunRanks(num_ranks(), callers(), Options(exact()), ExpectSilence);
+}
+
 TEST_P(NcclConformanceTest, WhatIsSentIsCounted) {
   RunRanks(num_ranks(), callers(), Options(exact()), ExpectCounts);
 }

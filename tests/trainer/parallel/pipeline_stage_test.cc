@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -237,6 +238,23 @@ TEST_P(PipelineStageTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
       checked.push_back(loss);
       return absl::OkStatus();
     };
+    // A rehearsal leaves nothing, nor does one that is given up.
+    me.set_silent(true);
+    for (const bool is_given_up : {false, true}) {
+      const auto draw_or_throw = [&](int64_t i) {
+        if (is_given_up && i + 1 == c.micro_batches) throw std::runtime_error("given up");
+        return draw_of(i);
+      };
+      try {
+        EXPECT_OK(stage->Run({batches, c.factors(), draw_or_throw, check}));
+        EXPECT_FALSE(is_given_up);
+      } catch (const std::runtime_error&) {
+        EXPECT_TRUE(is_given_up);
+      }
+      for (const Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+      model->Forget();
+    }
+    me.set_silent(false);
     // The second one finds nothing of the first.
     for (int step = 0; step < 2; ++step) {
       SCOPED_TRACE(absl::StrCat("step ", step, ", rank ", me.rank()));

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -15,6 +17,7 @@
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "tests/status_matchers.h"
+#include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/utils.h"
 #include "trainer/store/parameter_store_reference.h"
 
@@ -26,7 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Torch's allocator, which is out of memory once when it is told to be.
+// Torch's allocator, which is out of memory for a thread once when that tells it to be.
 class FailingAllocator final : public c10::Allocator {
  public:
   static FailingAllocator& Get() {
@@ -52,14 +55,15 @@ class FailingAllocator final : public c10::Allocator {
 
  private:
   c10::Allocator* base_ = nullptr;
-  int64_t left_ = 0;
+  static thread_local int64_t left_;
 };
+thread_local int64_t FailingAllocator::left_ = 0;
 
 // Which allocations fail of each attempt, and how often there is more memory then.
 struct Attempts {
   std::vector<int64_t> failures;
   int gives = 0;
-  bool in_evaluation = false;  // Of a batch, and not of the second step.
+  std::string phase = {};  // In which they fail; empty: in the second step.
 };
 
 // A reference store that has more memory a few times, and has the allocator fail.
@@ -69,7 +73,7 @@ class GivingStore final : public ParameterStore {
       : store_(std::move(store)),
         failures_(attempts.failures),
         gives_(attempts.gives),
-        in_evaluation_(attempts.in_evaluation) {}
+        phase_(attempts.phase) {}
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
     FailingAllocator::Get().FailAt(0);
@@ -97,10 +101,10 @@ class GivingStore final : public ParameterStore {
     return usage;
   }
   void ResetPeaks() override {
-    if (++num_steps == 2 && !in_evaluation_) FailNext();
+    if (++num_steps == 2 && phase_.empty()) FailNext();
   }
-  void BeginPhase(absl::string_view) override {
-    if (in_evaluation_ && num_asked == 0) FailNext();
+  void BeginPhase(absl::string_view name) override {
+    if (name == phase_ && num_asked == 0) FailNext();
   }
   bool GiveWay() override {
     EXPECT_TRUE(FailingAllocator::Get().has_failed());
@@ -120,7 +124,7 @@ class GivingStore final : public ParameterStore {
   const std::unique_ptr<ParameterStore> store_;
   const std::vector<int64_t> failures_;
   const int gives_;
-  const bool in_evaluation_;
+  const std::string phase_;
   size_t next_ = 0;
 };
 
@@ -154,6 +158,7 @@ class TrainingLoopTest : public ::testing::Test {
   struct Outcome {
     absl::StatusOr<TrainingSummary> summary;
     int num_asked = 0;
+    int num_steps = 0;  // Begun.
     int num_logged = 0;
     int num_told = 0;  // That memory is not registered.
     std::vector<std::string> warnings;
@@ -161,7 +166,19 @@ class TrainingLoopTest : public ::testing::Test {
   };
   // Three steps, and an evaluation.
   void Run(const Attempts& attempts, const std::string& schedule, Outcome& outcome) {
-    static int runs = 0;
+    RunRank(attempts, schedule, RankAgreement(), outcome);
+  }
+  // The same of two ranks that rehearse, and learn from halves of a step.
+  void RunTwoRanks(const std::array<Attempts, 2>& attempts, const std::string& schedule,
+                   std::array<Outcome, 2>& outcomes) {
+    RunThreadRanks(2, [&](Communicator& me) {
+      const auto rank = static_cast<size_t>(me.rank());
+      RunRank(attempts[rank], schedule, RankAgreement(me), outcomes[rank]);
+    });
+  }
+  void RunRank(const Attempts& attempts, const std::string& schedule, const RankAgreement& ranks,
+               Outcome& outcome) {
+    static std::atomic<int> runs = 0;
     RunConfig config;
     config.model = root_ + "/source";
     config.output = root_ + "/run" + std::to_string(++runs);
@@ -178,10 +195,10 @@ class TrainingLoopTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StagedModel> model,
                          MakeStagedModel(source.config().spec, torch::kFloat));
     ASSERT_OK_AND_ASSIGN(auto reference, ReferenceParameterStore::Create(*model, {}, {}));
-    torch::manual_seed(3);
+    at::Generator generator = at::detail::createCPUGenerator(3);
     for (torch::Tensor& parameter : model->parameters()) {
       const at::NoGradGuard no_grad;
-      parameter.normal_(0, 0.1);
+      parameter.normal_(0, 0.1, generator);
     }
     GivingStore store(std::move(reference), attempts);
     store.registration_error = registration_error_;
@@ -191,9 +208,7 @@ class TrainingLoopTest : public ::testing::Test {
     ActivationsInPlace activations;
     Progress progress(-1);
     const Interrupt interrupt;
-    const RankAgreement alone;
     const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
-    torch::manual_seed(5);
     outcome.summary = Train(
         {.config = config,
          .device = torch::kCPU,
@@ -216,7 +231,9 @@ class TrainingLoopTest : public ::testing::Test {
          },
          .progress = progress,
          .interrupt = interrupt,
-         .ranks = alone,
+         .ranks = ranks,
+         .rehearses = !ranks.is_alone(),
+         .part = {.index = ranks.rank(), .count = ranks.num_ranks()},
          .log =
              [&](const std::string& line) {
                outcome.num_logged += line.find("is begun again") != std::string::npos ? 1 : 0;
@@ -226,6 +243,7 @@ class TrainingLoopTest : public ::testing::Test {
          .warn = [&](const std::string& line) { outcome.warnings.push_back(line); }},
         nullptr, "");
     outcome.num_asked = store.num_asked;
+    outcome.num_steps = store.num_steps;
     for (const torch::Tensor& parameter : model->parameters()) {
       outcome.parameters.append(static_cast<const char*>(parameter.const_data_ptr()),
                                 parameter.nbytes());
@@ -249,7 +267,7 @@ TEST_F(TrainingLoopTest, WhatIsBegunAgainGivesTheSameNumbers) {
     ASSERT_OK(plain.summary);
     EXPECT_EQ(plain.num_asked, 0);
     // In the first forward, and in a backward or the second micro-batch; and in an evaluation.
-    for (const Attempts& attempts : {Attempts{{30, 250}, 2}, Attempts{{20, 25}, 2, true}}) {
+    for (const Attempts& attempts : {Attempts{{30, 250}, 2}, Attempts{{20, 25}, 2, "eval"}}) {
       Outcome again;
       Run(attempts, schedule, again);
       ASSERT_OK(again.summary);
@@ -260,6 +278,38 @@ TEST_F(TrainingLoopTest, WhatIsBegunAgainGivesTheSameNumbers) {
       EXPECT_TRUE(again.parameters == plain.parameters);
     }
   }
+}
+
+// A rank that needs more memory gets it before any other waits for it, and nothing of that is seen.
+TEST_F(TrainingLoopTest, ARehearsalIsBegunAgainAndChangesNoNumber) {
+  for (const std::string schedule : {"horizontal", "vertical"}) {
+    std::array<Outcome, 2> plain, again;
+    RunTwoRanks({}, schedule, plain);
+    RunTwoRanks({Attempts{}, Attempts{{30, 250}, 2, "rehearsal"}}, schedule, again);
+    for (const size_t rank : {size_t{0}, size_t{1}}) {
+      ASSERT_OK(plain[rank].summary);
+      ASSERT_OK(again[rank].summary);
+      EXPECT_EQ(again[rank].num_asked, rank == 1 ? 2 : 0);
+      EXPECT_EQ(again[rank].num_logged, rank == 1 ? 2 : 0);
+      EXPECT_EQ(again[rank].summary->last_loss, plain[rank].summary->last_loss);
+      EXPECT_EQ(again[rank].summary->eval_loss, plain[rank].summary->eval_loss);
+      EXPECT_TRUE(again[rank].parameters == plain[rank].parameters);
+    }
+    EXPECT_EQ(plain[0].summary->last_loss, plain[1].summary->last_loss);
+    EXPECT_FALSE(plain[0].parameters == plain[1].parameters);  // They learned from other halves.
+  }
+}
+
+TEST_F(TrainingLoopTest, ARehearsalWithoutMoreMemoryEndsAllRanksBeforeAStep) {
+  std::array<Outcome, 2> outcomes;
+  RunTwoRanks({Attempts{}, Attempts{{30, 30}, 1, "rehearsal"}}, "horizontal", outcomes);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.summary.status(),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("rank 1"), HasSubstr("as the test wants it"))));
+    EXPECT_EQ(outcome.num_steps, 0);
+  }
+  EXPECT_EQ(outcomes[1].num_asked, 2);
 }
 
 // With equal data and parameters that stay, losses differ by what is dropped alone.
