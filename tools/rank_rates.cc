@@ -55,12 +55,17 @@ absl::StatusOr<RankRates> ParseLine(const std::string& text, const std::string& 
   GEMINI_ASSIGN_OR_RETURN(rates.num_ranks, numbers.Whole("ranks"));
   GEMINI_ASSIGN_OR_RETURN(rates.num_processors, numbers.Whole("processors"));
   GEMINI_ASSIGN_OR_RETURN(rates.compute.flops_per_second, numbers.Number("flops_per_second"));
+  GEMINI_ASSIGN_OR_RETURN(rates.compute.attention_flops_per_second,
+                          numbers.Number("attention_flops_per_second"));
   GEMINI_ASSIGN_OR_RETURN(rates.compute.memory_bytes_per_second,
                           numbers.Number("memory_bytes_per_second"));
   GEMINI_ASSIGN_OR_RETURN(rates.compute.kernel_ns, numbers.Whole("kernel_ns"));
   GEMINI_ASSIGN_OR_RETURN(rates.link.latency_seconds, numbers.Number("latency_seconds"));
   GEMINI_ASSIGN_OR_RETURN(rates.link.bytes_per_second, numbers.Number("link_bytes_per_second"));
   GEMINI_ASSIGN_OR_RETURN(rates.sum_bytes_per_second, numbers.Number("sum_bytes_per_second"));
+  GEMINI_ASSIGN_OR_RETURN(rates.copy_bytes_per_second, numbers.Number("copy_bytes_per_second"));
+  GEMINI_ASSIGN_OR_RETURN(rates.update_elements_per_second,
+                          numbers.Number("update_elements_per_second"));
   return rates;
 }
 
@@ -69,11 +74,15 @@ absl::StatusOr<RankRates> ParseLine(const std::string& text, const std::string& 
 trainer::RankStepRates RatesOfProcessor(const RankRates& rates) {
   const auto processors = static_cast<double>(rates.num_processors);
   const double share = std::max(1.0, static_cast<double>(rates.num_ranks) / processors);
-  trainer::RankStepRates own = {.compute = rates.compute,
-                                .link = rates.link,
-                                .sum_bytes_per_second = share * rates.sum_bytes_per_second,
-                                .processors = processors};
+  trainer::RankStepRates own = {
+      .compute = rates.compute,
+      .link = rates.link,
+      .sum_bytes_per_second = share * rates.sum_bytes_per_second,
+      .copy_bytes_per_second = share * rates.copy_bytes_per_second,
+      .update_elements_per_second = share * rates.update_elements_per_second,
+      .processors = processors};
   own.compute.flops_per_second *= share;
+  own.compute.attention_flops_per_second *= share;
   own.compute.memory_bytes_per_second *= share;
   own.compute.kernel_ns = std::llround(static_cast<double>(rates.compute.kernel_ns) / share);
   own.link.bytes_per_second *= share;
@@ -84,11 +93,14 @@ std::string ToJson(const RankRates& rates) {
   return Json{{"ranks", rates.num_ranks},
               {"processors", rates.num_processors},
               {"flops_per_second", rates.compute.flops_per_second},
+              {"attention_flops_per_second", rates.compute.attention_flops_per_second},
               {"memory_bytes_per_second", rates.compute.memory_bytes_per_second},
               {"kernel_ns", rates.compute.kernel_ns},
               {"latency_seconds", rates.link.latency_seconds},
               {"link_bytes_per_second", rates.link.bytes_per_second},
-              {"sum_bytes_per_second", rates.sum_bytes_per_second}}
+              {"sum_bytes_per_second", rates.sum_bytes_per_second},
+              {"copy_bytes_per_second", rates.copy_bytes_per_second},
+              {"update_elements_per_second", rates.update_elements_per_second}}
       .dump();
 }
 

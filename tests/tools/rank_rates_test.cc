@@ -16,12 +16,16 @@ namespace {
 using ::testing::HasSubstr;
 
 RankRates Rates(int64_t num_ranks) {
-  return {
-      .num_ranks = num_ranks,
-      .num_processors = 4,
-      .compute = {.flops_per_second = 1.5e10, .memory_bytes_per_second = 3.25e9, .kernel_ns = 4321},
-      .link = {.latency_seconds = 12.5e-6, .bytes_per_second = 1.0 / 3 * 1e10},
-      .sum_bytes_per_second = 2e9};
+  return {.num_ranks = num_ranks,
+          .num_processors = 4,
+          .compute = {.flops_per_second = 1.5e10,
+                      .attention_flops_per_second = 7.5e9,
+                      .memory_bytes_per_second = 3.25e9,
+                      .kernel_ns = 4321},
+          .link = {.latency_seconds = 12.5e-6, .bytes_per_second = 1.0 / 3 * 1e10},
+          .sum_bytes_per_second = 2e9,
+          .copy_bytes_per_second = 5e9,
+          .update_elements_per_second = 3e8};
 }
 
 class RankRatesTest : public ::testing::Test {
@@ -51,11 +55,14 @@ TEST_F(RankRatesTest, ARankOfManyHasMoreOfAProcessorOfItsOwn) {
   const trainer::RankStepRates own = RatesOfProcessor(rates);
   EXPECT_EQ(own.processors, 4);
   EXPECT_EQ(own.compute.flops_per_second, 2 * rates.compute.flops_per_second);
+  EXPECT_EQ(own.compute.attention_flops_per_second, 2 * rates.compute.attention_flops_per_second);
   EXPECT_EQ(own.compute.memory_bytes_per_second, 2 * rates.compute.memory_bytes_per_second);
   EXPECT_EQ(own.compute.kernel_ns, 2161);
   EXPECT_EQ(own.link.bytes_per_second, 2 * rates.link.bytes_per_second);
   EXPECT_EQ(own.link.latency_seconds, rates.link.latency_seconds);
   EXPECT_EQ(own.sum_bytes_per_second, 2 * rates.sum_bytes_per_second);
+  EXPECT_EQ(own.copy_bytes_per_second, 2 * rates.copy_bytes_per_second);
+  EXPECT_EQ(own.update_elements_per_second, 2 * rates.update_elements_per_second);
   // Two ranks leave two processors idle, which makes neither of them faster.
   EXPECT_EQ(RatesOfProcessor(Rates(2)).compute.flops_per_second, Rates(2).compute.flops_per_second);
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "gemini/byte_size.h"
+#include "gemini/cost_model.h"
 #include "gemini/system/status_macros.h"
+#include "server/plans/calibration.h"
 #include "tools/bench/reference_block.h"
 #include "torch/utils.h"
 #include "trainer/forecast/compute_rate.h"
@@ -67,11 +70,14 @@ class RankRatesJob {
     rates.num_processors = UsableProcessors();
     GEMINI_ASSIGN_OR_RETURN(rates.compute.memory_bytes_per_second,
                             MeanOfRanks(own.memory_bytes_per_second));
+    GEMINI_ASSIGN_OR_RETURN(rates.compute.attention_flops_per_second,
+                            MeanOfRanks(own.attention_flops_per_second));
     GEMINI_ASSIGN_OR_RETURN(const double kernel_ns,
                             MeanOfRanks(static_cast<double>(own.kernel_ns)));
     rates.compute.kernel_ns = static_cast<int64_t>(kernel_ns);
     GEMINI_ASSIGN_OR_RETURN(const double block_seconds, MeanOfRanks(of_block));
     rates.compute.flops_per_second = FlopsByReferenceBlock(block_seconds, rates.compute);
+    GEMINI_RETURN_IF_ERROR(MeasureCopies(rates));
     GEMINI_RETURN_IF_ERROR(MeasureExchanges(rates));
     return rates;
   }
@@ -107,6 +113,22 @@ class RankRatesJob {
     }
     std::ranges::nth_element(seconds, seconds.begin() + kRuns / 2);
     return seconds[kRuns / 2];
+  }
+
+  // As the daemons of the ranks do at their start, the mean of some times.
+  absl::Status MeasureCopies(tools::RankRates& rates) {
+    constexpr int kTimes = 15;
+    double copy_seconds = 0, update_seconds = 0;  // Of a byte, and of an element.
+    for (int i = 0; i < kTimes; ++i) {
+      GEMINI_RETURN_IF_ERROR(Meet());
+      const CostModel costs = server::Calibrate(
+          /*nvme_directories=*/{}, /*gpu_memory_rate=*/std::nullopt, [] { return false; });
+      copy_seconds += 1 / costs.host_to_device;
+      update_seconds += 1 / costs.update_elements_per_second;
+    }
+    GEMINI_ASSIGN_OR_RETURN(rates.copy_bytes_per_second, MeanOfRanks(kTimes / copy_seconds));
+    GEMINI_ASSIGN_OR_RETURN(rates.update_elements_per_second, MeanOfRanks(kTimes / update_seconds));
+    return absl::OkStatus();
   }
 
   // Turns the seconds of gathers and of sums around, as policies/mesh/collective_cost.h counts them

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "ATen/core/CachingHostAllocator.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
@@ -99,6 +100,23 @@ ComputeRate Measure(c10::Device device, c10::ScalarType type, const Sizes& sizes
   return rate;
 }
 
+// Returns the rate of the products of causal attention on the CPU, as the forecast counts them
+// (kernel_work.h): those of small blocks take two to three times as long as those of matrices.
+double RateOfAttention(const Timing& timing) {
+  constexpr int64_t kBatch = 2, kHeads = 6, kSequence = 256, kHeadSize = 64;
+  const torch::Tensor heads = torch::ones({kBatch, kHeads, kSequence, kHeadSize});
+  // By its name, as models do.
+  const double seconds = SecondsOf(
+      torch::kCPU, /*in_turn=*/1,
+      [&] {
+        at::_scaled_dot_product_flash_attention_for_cpu(heads, heads, heads, /*dropout_p=*/0,
+                                                        /*is_causal=*/true);
+      },
+      timing);
+  constexpr double kProducts = 2;
+  return kProducts * static_cast<double>(heads.numel() * kSequence) / seconds;
+}
+
 // Bytes a second from pinned memory to the GPU, and back.
 void MeasureLink(c10::Device gpu, CostModel& costs) {
   const int64_t size_bytes = 16 * kMiB;
@@ -119,12 +137,16 @@ void MeasureLink(c10::Device gpu, CostModel& costs) {
 
 ComputeRate MeasureComputeRate() {
   const torch::NoGradGuard no_grad;
-  return Measure(torch::kCPU, torch::kFloat, kOfCpu, kFastest, kFastestKernel);
+  ComputeRate rate = Measure(torch::kCPU, torch::kFloat, kOfCpu, kFastest, kFastestKernel);
+  rate.attention_flops_per_second = RateOfAttention(kFastest);
+  return rate;
 }
 
 ComputeRate MeasureSharedComputeRate() {
   const torch::NoGradGuard no_grad;
-  return Measure(torch::kCPU, torch::kFloat, kOfSharedCpu, kMean, kMean);
+  ComputeRate rate = Measure(torch::kCPU, torch::kFloat, kOfSharedCpu, kMean, kMean);
+  rate.attention_flops_per_second = RateOfAttention(kMean);
+  return rate;
 }
 
 absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type) {

@@ -11,10 +11,10 @@
 
 namespace gemini::trainer {
 
-// Measures the CPU, in fp32. It blocks for some 100 ms and needs 24 MiB meanwhile.
+// Measures the CPU, in fp32. It blocks for some 150 ms and needs 24 MiB meanwhile.
 ComputeRate MeasureComputeRate();
 // Returns what is left of the CPU for this process while others do the same as it: the mean of some
-// time, and not the fastest run. It blocks for a second and needs 130 MiB meanwhile.
+// time, and not the fastest run. It blocks for 1.5 seconds and needs 130 MiB meanwhile.
 ComputeRate MeasureSharedComputeRate();
 
 struct GpuRates {

@@ -39,6 +39,7 @@ void AddProduct(const at::Tensor& a, const at::Tensor& b, KernelWork& work) {
 // Adds `num_products` products of [rows, head size] and [head size, rows] a head, of which a causal
 // mask hides half. `query`: [batch, heads, rows, head size].
 void AddAttention(const at::Tensor& query, double num_products, bool is_causal, KernelWork& work) {
+  work.is_attention = true;
   work.flops += (is_causal ? 1 : 2) * num_products * static_cast<double>(query.numel()) *
                 static_cast<double>(query.size(2));
 }

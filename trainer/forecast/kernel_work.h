@@ -14,6 +14,7 @@ struct KernelWork {
   bool is_kernel = false;  // False: it only allocates, or changes sizes. A view is not asked for.
   bool writes_input = false;  // Its results are inputs, which are counted once each way.
   double flops = 0;           // Of products; a multiply-add is two.
+  bool is_attention = false;  // They are those of fused attention.
   double bytes = 0;           // Read and written; of a look-up, those of the rows it finds.
   // What a product in 16 bits takes on a CPU beside its result: its sums, which are in fp32, with
   // two small blocks, and at most the second matrix packed anew where the processor has tiles.

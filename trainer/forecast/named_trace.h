@@ -39,9 +39,11 @@ struct RoundShape {
   StateFormat format() const { return {element, optimizer, moments}; }
 };
 
-// What the DEVICE achieves, not what its data sheet says. All > 0.
+// What the DEVICE achieves, not what its data sheet says. All > 0, but where it is said.
 struct ComputeRate {
-  double flops_per_second = 1e12;         // Of matrix products; a multiply-add is two.
+  double flops_per_second = 1e12;  // Of matrix products; a multiply-add is two.
+  // Of those in fused attention, which has small ones. 0: as of others.
+  double attention_flops_per_second = 0;
   double memory_bytes_per_second = 1e11;  // Of everything else.
   int64_t kernel_ns = 0;                  // Of one kernel, beside its work. >= 0.
 };

@@ -35,9 +35,6 @@ namespace {
 using policies::PlayedExchange;
 using policies::RankAction;
 
-// A copy reads what it copies, and what it will write.
-constexpr double kBytesMovedOfCopied = 3;
-
 // What of an exchange is waited for, and what a rank works for it.
 struct ExchangeCost {
   double latency_seconds = 0;
@@ -120,10 +117,9 @@ class ActionWriter final : public DryListener {
   }
 
   // Notes what was to be done first. It is called before anything else is noted.
-  void Begin(double bytes) {
+  void Begin(double seconds) {
     made_.actions.insert(made_.actions.begin(),
-                         {.kind = RankAction::Kind::kCompute,
-                          .seconds = bytes / rates_.compute.memory_bytes_per_second});
+                         {.kind = RankAction::Kind::kCompute, .seconds = seconds});
   }
   const policies::RankActions& made() const { return made_; }
   // What a rank waits for exchanges, as if the others had come: behind so many nanoseconds of
@@ -205,14 +201,13 @@ absl::StatusOr<Prediction> PredictionOf(const Trace& trace, const RunConfig& con
                           policies::PackTrace(trace, memory.chunk_bytes));
   policies::PlanInputs inputs = {
       .trace = packed, .budget_bytes = memory.bytes, .costs = {}, .policy = {}};
-  const double moved = rates.compute.memory_bytes_per_second;
-  inputs.costs.host_to_device = inputs.costs.device_to_host = moved / kBytesMovedOfCopied;
+  inputs.costs.host_to_device = inputs.costs.device_to_host = rates.copy_bytes_per_second;
   if (config.device_bandwidth > 0) {
     inputs.costs.host_to_device = static_cast<double>(config.device_bandwidth);
     inputs.costs.device_to_host = inputs.costs.host_to_device;
   }
   // The CPU plays DEVICE, and updates there as fast as in HOST.
-  inputs.costs.update_elements_per_second = moved / kBytesAnUpdate;
+  inputs.costs.update_elements_per_second = rates.update_elements_per_second;
   inputs.costs.device_update_elements_per_second = inputs.costs.update_elements_per_second;
   GEMINI_ASSIGN_OR_RETURN(inputs.policy.kind, ParsePolicyKind(config.policy));
   inputs.policy.param_fraction = config.param_fraction;
@@ -281,12 +276,16 @@ absl::StatusOr<RankStep> ForetellRankStep(const ModelSpec& spec, const RunConfig
   for (const int32_t tensor : step->trace.updated) {
     gradient_bytes += static_cast<double>(step->trace.tensors[tensor].size_bytes);
   }
-  writer.Begin(kBytesMovedOfCopied * static_cast<double>(prediction.fetch_bytes));
-  writer.Move(kBytesMovedOfCopied * static_cast<double>(prediction.evict_bytes));
+  const auto seconds_of_copy = [&](int64_t size_bytes) {
+    return static_cast<double>(size_bytes) / rates.copy_bytes_per_second;
+  };
+  writer.Begin(seconds_of_copy(prediction.fetch_bytes));
+  writer.Compute(seconds_of_copy(prediction.evict_bytes));
   ExchangeForUpdate(part, config, layout, communicator, [&] { writer.Move(gradient_bytes); });
   // Each value but the gradient's is read and written.
   const auto kinds = static_cast<double>(TrainableKinds(round.format()).size());
-  writer.Move(gradient_bytes * (2 * kinds - 1));
+  writer.Compute(gradient_bytes * (2 * kinds - 1) /
+                 (kBytesAnUpdate * rates.update_elements_per_second));
   return RankStep{.actions = writer.made(),
                   .sent = communicator.sent_by_kind(),
                   .host_bytes = plan.memory.bytes[Tier::kHost],

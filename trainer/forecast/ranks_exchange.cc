@@ -40,7 +40,8 @@ constexpr double kLeastRate = 1e-3, kMostRate = 1e18, kMostLatencySeconds = 1e3;
 absl::Status CheckRates(const RankStepRates& rates) {
   for (const double rate :
        {rates.compute.flops_per_second, rates.compute.memory_bytes_per_second,
-        rates.link.bytes_per_second, rates.sum_bytes_per_second, rates.processors}) {
+        rates.link.bytes_per_second, rates.sum_bytes_per_second, rates.copy_bytes_per_second,
+        rates.update_elements_per_second, rates.processors}) {
     if (!(rate >= kLeastRate && rate <= kMostRate)) {
       return absl::InvalidArgumentError(
           absl::StrCat("a rate of ", rate, ": it is between ", kLeastRate, " and ", kMostRate));
@@ -70,6 +71,8 @@ std::string EncodeRanksRequest(const RanksRequest& request) {
                      {"latency_seconds", request.rates.link.latency_seconds},
                      {"link_bytes_per_second", request.rates.link.bytes_per_second},
                      {"sum_bytes_per_second", request.rates.sum_bytes_per_second},
+                     {"copy_bytes_per_second", request.rates.copy_bytes_per_second},
+                     {"update_elements_per_second", request.rates.update_elements_per_second},
                      {"processors", request.rates.processors}};
   // A directory's name may be no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -92,6 +95,8 @@ absl::StatusOr<RanksRequest> ParseRanksRequest(absl::string_view line) {
     json.at("latency_seconds").get_to(request.rates.link.latency_seconds);
     json.at("link_bytes_per_second").get_to(request.rates.link.bytes_per_second);
     json.at("sum_bytes_per_second").get_to(request.rates.sum_bytes_per_second);
+    json.at("copy_bytes_per_second").get_to(request.rates.copy_bytes_per_second);
+    json.at("update_elements_per_second").get_to(request.rates.update_elements_per_second);
     json.at("processors").get_to(request.rates.processors);
     GEMINI_RETURN_IF_ERROR(CheckRates(request.rates));
     if (request.run.device_memory <= 0 || request.run.sequence <= 0) {

@@ -41,6 +41,7 @@ Json ToJson(const TraceRequest& request) {
                {"vocabulary_blocks", round.vocabulary_blocks},
                {"on_cpu", round.on_cpu},
                {"flops_per_second", rate.flops_per_second},
+               {"attention_flops_per_second", rate.attention_flops_per_second},
                {"memory_bytes_per_second", rate.memory_bytes_per_second},
                {"kernel_ns", rate.kernel_ns}};
   if (const std::optional<TaskSpec>& labels = request.task.labels; labels.has_value()) {
@@ -121,6 +122,7 @@ absl::StatusOr<TraceRequest> FromJson(Json json) {
   Take(json, "vocabulary_blocks", round.vocabulary_blocks);
   Take(json, "on_cpu", round.on_cpu);
   Take(json, "flops_per_second", request.rate.flops_per_second);
+  Take(json, "attention_flops_per_second", request.rate.attention_flops_per_second);
   Take(json, "memory_bytes_per_second", request.rate.memory_bytes_per_second);
   Take(json, "kernel_ns", request.rate.kernel_ns);
   if (!json.empty()) {

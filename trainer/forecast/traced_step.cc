@@ -248,8 +248,11 @@ void StepRecorder::End(const at::RecordFunction& function) {
 }
 
 void StepRecorder::Charge(const KernelWork& work) {
+  const bool has_own_rate = work.is_attention && rate_.attention_flops_per_second > 0;
+  const double flops_per_second =
+      has_own_rate ? rate_.attention_flops_per_second : rate_.flops_per_second;
   const double seconds =
-      std::max(work.flops / rate_.flops_per_second, work.bytes / rate_.memory_bytes_per_second);
+      std::max(work.flops / flops_per_second, work.bytes / rate_.memory_bytes_per_second);
   const int64_t kernel_ns =
       rate_.kernel_ns + std::llround(std::min(seconds, kMaxKernelSeconds) * 1e9);
   computed_ns_ += kernel_ns;

@@ -34,6 +34,8 @@ const RankStepRates kRates = {
     .compute = {.flops_per_second = 1e10, .memory_bytes_per_second = 1e10, .kernel_ns = 2000},
     .link = {.latency_seconds = 1e-5, .bytes_per_second = 2e9},
     .sum_bytes_per_second = 4e9,
+    .copy_bytes_per_second = 3e9,
+    .update_elements_per_second = 3e8,
     .processors = 2};
 
 struct Case {

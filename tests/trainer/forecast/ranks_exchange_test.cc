@@ -18,10 +18,13 @@ RanksRequest SomeRequest() {
       .run = {},
       .task = {.name = "sequence-classification", .labels = TaskSpec{.num_labels = 7}},
       .rates = {.compute = {.flops_per_second = 1.0 / 3e-11,
+                            .attention_flops_per_second = 1.0 / 7e-11,
                             .memory_bytes_per_second = 7e9,
                             .kernel_ns = 4001},
                 .link = {.latency_seconds = 1e-5, .bytes_per_second = 3e9},
                 .sum_bytes_per_second = 2e9,
+                .copy_bytes_per_second = 5e9,
+                .update_elements_per_second = 6e8,
                 .processors = 2}};
   request.run.steps = 1;  // A file of keys has some.
   request.run.sequence = 64;
@@ -43,11 +46,15 @@ TEST(RanksExchangeTest, ARequestComesThroughWithEveryKey) {
   EXPECT_EQ(got.task.name, sent.task.name);
   EXPECT_EQ(got.task.labels, sent.task.labels);
   EXPECT_EQ(got.rates.compute.flops_per_second, sent.rates.compute.flops_per_second);
+  EXPECT_EQ(got.rates.compute.attention_flops_per_second,
+            sent.rates.compute.attention_flops_per_second);
   EXPECT_EQ(got.rates.compute.memory_bytes_per_second, sent.rates.compute.memory_bytes_per_second);
   EXPECT_EQ(got.rates.compute.kernel_ns, sent.rates.compute.kernel_ns);
   EXPECT_EQ(got.rates.link.latency_seconds, sent.rates.link.latency_seconds);
   EXPECT_EQ(got.rates.link.bytes_per_second, sent.rates.link.bytes_per_second);
   EXPECT_EQ(got.rates.sum_bytes_per_second, sent.rates.sum_bytes_per_second);
+  EXPECT_EQ(got.rates.copy_bytes_per_second, sent.rates.copy_bytes_per_second);
+  EXPECT_EQ(got.rates.update_elements_per_second, sent.rates.update_elements_per_second);
   EXPECT_EQ(got.rates.processors, sent.rates.processors);
 }
 
