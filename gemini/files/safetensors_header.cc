@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gemini/json_text.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -357,7 +358,7 @@ absl::StatusOr<SafetensorsBeginning> MakeSafetensorsBeginning(
                          {"data_offsets", {tensor.offset_bytes, data_bytes}}};
     beginning.tensors.push_back(std::move(tensor));
   }
-  std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string text = JsonText(json, /*indent=*/-1);
   text.append((8 - text.size() % 8) % 8, ' ');
   const int64_t header_bytes = static_cast<int64_t>(text.size());
   if (header_bytes > SafetensorsReader::kMaxHeaderBytes) {

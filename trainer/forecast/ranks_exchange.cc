@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/json_text.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "trainer/forecast/trace_exchange.h"
@@ -17,19 +18,6 @@ using Json = nlohmann::json;
 // Each of them is run.
 constexpr int64_t kMostRanks = 64;
 constexpr char kRanksKey[] = "ranks";
-constexpr char kVersionKey[] = "gemini_trace";
-
-// Nlohmann's library throws; this ends it.
-template <typename Parse>
-auto Parsed(absl::string_view line, Parse parse) -> decltype(parse(Json())) {
-  try {
-    const Json json = Json::parse(line);
-    if (!json.is_object()) return absl::InvalidArgumentError("a line that is no JSON object");
-    return parse(json);
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
-}
 
 // All keys of the run, as a file has them.
 std::string KeysOf(RunConfig run) { return RunKeys(run).ToToml(); }
@@ -74,12 +62,11 @@ std::string EncodeRanksRequest(const RanksRequest& request) {
                      {"copy_bytes_per_second", request.rates.copy_bytes_per_second},
                      {"update_elements_per_second", request.rates.update_elements_per_second},
                      {"processors", request.rates.processors}};
-  // A directory's name may be no UTF-8.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json, /*indent=*/-1);
 }
 
 absl::StatusOr<RanksRequest> ParseRanksRequest(absl::string_view line) {
-  return Parsed(line, [](const Json& json) -> absl::StatusOr<RanksRequest> {
+  return ReadJsonObject(line, [](const Json& json) -> absl::StatusOr<RanksRequest> {
     RanksRequest request;
     json.at(kRanksKey).get_to(request.num_ranks);
     if (request.num_ranks < 2 || request.num_ranks > kMostRanks) {
@@ -114,7 +101,7 @@ std::string EncodeRanksReply(const RanksForecast& forecast) {
     sent[kind] = {{"operations", of_kind.operations}, {"bytes", of_kind.bytes}};
   }
   const policies::PlayedRank& last = forecast.last;
-  const Json json = {{kVersionKey, GEMINI_VERSION},
+  const Json json = {{kTraceVersionKey, GEMINI_VERSION},
                      {"seconds", last.end_seconds},
                      {"computing", last.computing_seconds},
                      {"sharing", last.sharing_seconds},
@@ -128,15 +115,12 @@ std::string EncodeRanksReply(const RanksForecast& forecast) {
 }
 
 absl::StatusOr<RanksForecast> ParseRanksReply(absl::string_view line) {
-  return Parsed(line, [](const Json& json) -> absl::StatusOr<RanksForecast> {
+  return ReadJsonObject(line, [line](const Json& json) -> absl::StatusOr<RanksForecast> {
     if (json.contains("error")) {
-      const std::string message = json.at("error");
-      const absl::Status refused(static_cast<absl::StatusCode>(json.at("code").get<int>()),
-                                 message);
-      if (refused.ok()) return absl::InvalidArgumentError(message);
-      return refused;
+      GEMINI_ASSIGN_OR_RETURN(const TraceReplyHeader header, ParseReplyHeader(line));
+      return header.refused;
     }
-    const std::string version = json.at(kVersionKey);
+    const std::string version = json.at(kTraceVersionKey);
     if (version != GEMINI_VERSION) {
       return absl::FailedPreconditionError(absl::StrCat("it is of Gemini ", version,
                                                         ", and this is ", GEMINI_VERSION,

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "gemini/json_text.h"
 #include "gemini/plan/trace_wire.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -20,7 +21,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kVersionKey[] = "gemini_trace";  // Every line that gemini-trace writes has it.
 constexpr int64_t kMaxNeedBytes = int64_t{1} << 60;
 constexpr int64_t kMaxCount = int64_t{1} << 20;  // Of the three that tokens are a product of.
 
@@ -131,24 +131,14 @@ absl::StatusOr<TraceRequest> FromJson(Json json) {
   return request;
 }
 
-// Nlohmann's library throws; this ends it.
-template <typename Parse>
-auto Parsed(absl::string_view line, Parse parse) -> decltype(parse(Json())) {
-  try {
-    Json json = Json::parse(line);
-    if (!json.is_object()) return absl::InvalidArgumentError("a line that is no JSON object");
-    return parse(std::move(json));
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
-}
-
 }  // namespace
 
-std::string EncodeRequest(const TraceRequest& request) { return ToJson(request).dump(); }
+std::string EncodeRequest(const TraceRequest& request) {
+  return JsonText(ToJson(request), /*indent=*/-1);
+}
 
 absl::StatusOr<TraceRequest> ParseRequest(absl::string_view line) {
-  return Parsed(line, [](Json json) { return FromJson(std::move(json)); });
+  return ReadJsonObject(line, [](Json json) { return FromJson(std::move(json)); });
 }
 
 std::string EncodeReply(const TraceReply& reply) {
@@ -165,25 +155,23 @@ std::string EncodeReply(const TraceReply& reply) {
     absl::StrAppend(&names, made.needs[i].pinned_bytes, " ", made.needs[i].bytes, " ",
                     made.operator_names[i], "\n");
   }
-  const Json header = {{kVersionKey, GEMINI_VERSION},
+  const Json header = {{kTraceVersionKey, GEMINI_VERSION},
                        {"model", reply.model},
                        {"round", ToJson(reply.request)},
                        {"trace_bytes", trace.size()},
                        {"names_bytes", names.size()}};
-  // A directory's name may be no UTF-8.
-  return absl::StrCat(header.dump(-1, ' ', false, Json::error_handler_t::replace), "\n", trace,
-                      names);
+  return absl::StrCat(JsonText(header, /*indent=*/-1), "\n", trace, names);
 }
 
 std::string EncodeReply(const absl::Status& refused) {
-  const Json header = {{kVersionKey, GEMINI_VERSION},
+  const Json header = {{kTraceVersionKey, GEMINI_VERSION},
                        {"code", static_cast<int>(refused.code())},
                        {"error", std::string(refused.message())}};
-  return header.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return JsonText(header, /*indent=*/-1) + "\n";
 }
 
 absl::StatusOr<TraceReplyHeader> ParseReplyHeader(absl::string_view line) {
-  return Parsed(line, [](const Json& json) -> absl::StatusOr<TraceReplyHeader> {
+  return ReadJsonObject(line, [](const Json& json) -> absl::StatusOr<TraceReplyHeader> {
     TraceReplyHeader header;
     if (json.contains("error")) {
       const auto code = static_cast<absl::StatusCode>(json.at("code").get<int>());
@@ -192,7 +180,7 @@ absl::StatusOr<TraceReplyHeader> ParseReplyHeader(absl::string_view line) {
       if (header.refused.ok()) return absl::InvalidArgumentError(message);
       return header;
     }
-    header.version = json.at(kVersionKey);
+    header.version = json.at(kTraceVersionKey);
     header.model = json.at("model");
     GEMINI_ASSIGN_OR_RETURN(header.request, FromJson(json.at("round")));
     json.at("trace_bytes").get_to(header.trace_bytes);

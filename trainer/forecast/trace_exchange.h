@@ -15,6 +15,9 @@
 
 namespace gemini::trainer {
 
+// Every line that gemini-trace writes has its version by this key.
+inline constexpr char kTraceVersionKey[] = "gemini_trace";
+
 struct TraceRequest {
   RoundShape round = {.sequence = 0};  // Sequence 0: what the model has, at most 1,024.
   ComputeRate rate = {};
