@@ -31,6 +31,7 @@
 #include "gemini/system/status_macros.h"
 #include "torch/utils.h"
 #include "trainer/config/command_line.h"
+#include "trainer/config/rank_threads.h"
 #include "trainer/data/task_wish_of_run.h"
 #include "trainer/families/parameter_count.h"
 #include "trainer/forecast/memory_plan.h"

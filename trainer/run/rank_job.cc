@@ -247,8 +247,4 @@ absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
   return ranks.Agree(Compare(own, of_first));
 }
 
-int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks) {
-  return std::max<int64_t>(1, std::min(usable, processors / num_local_ranks));
-}
-
 }  // namespace gemini::trainer

@@ -85,8 +85,4 @@ absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where,
 absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
                           const std::string& files);
 
-// Returns the threads of an operator where a machine of `processors`, of which this process may use
-// `usable`, has so many ranks: at least one.
-int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks);
-
 }  // namespace gemini::trainer

@@ -163,11 +163,5 @@ TEST(RankJobTest, RanksMustHaveOneConfigurationAndOneData) {
   });
 }
 
-TEST(RankJobTest, RanksOfAMachineShareItsProcessors) {
-  EXPECT_EQ(ThreadsOfRank(16, 16, 4), 4);
-  EXPECT_EQ(ThreadsOfRank(16, 2, 4), 2);  // The launcher has bound it to two.
-  EXPECT_EQ(ThreadsOfRank(2, 2, 8), 1);
-}
-
 }  // namespace
 }  // namespace gemini::trainer
