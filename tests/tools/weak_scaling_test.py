@@ -59,6 +59,12 @@ class ScheduleTest(unittest.TestCase):
         for processors in (1, 2, 3):
             self.assertEqual(weak_scaling.playback(3, 1, processors), 9)
 
+    def test_ranks_share_fewer_processors_as_in_a_forecast(self):
+        # step_playback_test.cc has the same numbers of policies/pipeline, which forecasts play steps by.
+        for ranks, micro_batches, processors, end in ((3, 4, 2, 21), (4, 8, 2, 51), (8, 8, 2, 99), (8, 8, 3, 70),
+                                                      (8, 8, 8, 45)):
+            self.assertEqual(weak_scaling.playback(ranks, micro_batches, processors), end)
+
     def test_fewer_processors_are_idle_for_less_of_the_time(self):
         for ranks in (4, 8):
             idle = [weak_scaling.idle_by_work(ranks, 8, processors) for processors in range(1, ranks + 1)]

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/pipeline/step_playback.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
+#include "policies/pipeline/pipeline_schedule.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::policies {
@@ -133,6 +136,37 @@ TEST(StepPlaybackTest, AMessageWaitsForItsSenderAndMessagesOfATagKeepTheirOrder)
   EXPECT_NEAR(played[0].end_seconds, 2, 1e-9);  // Nobody waits for what it sends.
   EXPECT_NEAR(played[1].end_seconds, 2.75, 1e-9);
   EXPECT_NEAR(played[1].exchange_seconds, 1.5, 1e-9);
+}
+
+// tools/bench/weak_scaling.py plays 1F1B in whole numbers, which are in its test, too.
+TEST(StepPlaybackTest, StagesShareProcessorsAsWeakScalingCountsThem) {
+  constexpr double kForward = 1, kBackward = 2;
+  struct Case {
+    int64_t ranks, micro_batches;
+    double processors, seconds;
+  };
+  for (const Case& c : {Case{3, 4, 2, 21}, Case{4, 8, 2, 51}, Case{8, 8, 2, 99}, Case{8, 8, 3, 70},
+                        Case{8, 8, 8, 45}}) {
+    const PipelineTaskLists lists = *PipelineLists(
+        PipelineSchedule::k1f1b, {.ranks = c.ranks, .micro_batches = c.micro_batches});
+    std::vector<RankActions> ranks;
+    for (int64_t rank = 0; rank < c.ranks; ++rank) {
+      Actions actions;
+      for (const PipelineTask& task : lists[static_cast<size_t>(rank)]) {
+        const bool is_forward = task.kind == PipelineTask::Kind::kForward;
+        const int64_t from = is_forward ? rank - 1 : rank + 1;
+        const int64_t to = is_forward ? rank + 1 : rank - 1;
+        if (from >= 0 && from < c.ranks) actions.Exchange(Message(Kind::kReceive, from));
+        actions.Compute(is_forward ? kForward : kBackward);
+        if (to >= 0 && to < c.ranks) actions.Begin(Message(Kind::kSend, to));
+      }
+      ranks.push_back(actions);
+    }
+    double end = 0;
+    for (const PlayedRank& rank : Played(ranks, c.processors))
+      end = std::max(end, rank.end_seconds);
+    EXPECT_NEAR(end, c.seconds, 1e-6) << c.ranks << " ranks, " << c.processors << " processors";
+  }
 }
 
 TEST(StepPlaybackTest, GroupsOfOtherRanksDoNotMeet) {
