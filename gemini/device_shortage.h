@@ -4,6 +4,7 @@
 // Thread: any.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,5 +25,12 @@ std::string DeviceShortage(const DeviceNeed& need, int64_t budget_bytes);
 // Returns RESOURCE_EXHAUSTED with that, and with the way out. A budget that holds the bytes is too
 // small where pinned chunks split its room.
 absl::Status DeviceTooSmall(const DeviceNeed& need, int64_t budget_bytes);
+
+// Returns how large DEVICE must be at least, by a status that DeviceTooSmall made. Returns nothing
+// for any other status, and where the budget holds the bytes.
+std::optional<int64_t> LeastDeviceBytes(const absl::Status& status);
+// Sets it in a status that is not OK, where an error is passed on with another message, or from
+// another process.
+void SetLeastDeviceBytes(int64_t size_bytes, absl::Status& status);
 
 }  // namespace gemini

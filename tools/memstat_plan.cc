@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "gemini/byte_size.h"
 #include "gemini/json_text.h"
 #include "gemini/layout.h"
@@ -47,6 +48,7 @@ constexpr double kUpdateElementsPerSecond = 1.25e9;
 constexpr int kLargestKeptBytes = 32 << 20;  // Of one block: more malloc does not accept.
 constexpr int kKeptBytes = 1 << 30;
 constexpr int64_t kMostRanks = int64_t{1} << 17;
+constexpr int64_t kMostLimitSeconds = int64_t{1} << 30;
 
 absl::Status Wrong(const char* flag, absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": ", why));
@@ -359,6 +361,11 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
                    "--state-dir");
   plan->add_option("--plan-file", flags.plan_file,
                    "Gets the plan itself, as a daemon sends it (gemini/plan.fbs)");
+  plan->add_option("--trace-limit", flags.trace_limit_seconds,
+                   "Seconds that gemini-trace may take for an answer; behind that, ranks have "
+                   "formulas, and there is no forecast of one GPU")
+      ->check(CLI::Range(int64_t{1}, kMostLimitSeconds))
+      ->capture_default_str();
   plan->add_flag("--json", flags.json, "JSON, in bytes and nanoseconds");
   plan->add_flag(
       "--print-request", flags.print_request,
@@ -512,6 +519,7 @@ int RunPlan(PlanFlags flags,
     std::fputs(GpuListText().c_str(), stdout);
     return 0;
   }
+  if (!flags.measured.empty()) flags.gpus_per_node = flags.ranks;  // One machine was measured.
   trainer::RunConfig run;
   if (const absl::Status status = ApplyTrainKeys(flags, run); !status.ok()) {
     return Refuse(status, 2);
@@ -545,13 +553,15 @@ int RunPlan(PlanFlags flags,
   ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
   const ForecastTitle title = {trainer::TitleOf(flags.model, *config),
                                flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
-  TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model);
+  TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model,
+                     absl::Seconds(flags.trace_limit_seconds));
   const auto trace = [&](trainer::TraceRequest request) {
     request.task = *wish;
     return helper.Trace(request);
   };
   const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine, trace);
-  if (absl::IsFailedPrecondition(forecast.status())) {
+  if (absl::IsFailedPrecondition(forecast.status()) ||
+      absl::IsDeadlineExceeded(forecast.status())) {
     return Refuse(absl::FailedPreconditionError(
                       absl::StrCat(title.model, " has ", trainer::NumParameters(config->spec),
                                    " parameters, but what a step of it takes cannot be said: ",

@@ -64,6 +64,7 @@ struct PlanFlags {
   std::string network;         // to other nodes.
   bool search = false;         // For the best mesh, with any micro-batches that make up a step.
   int64_t step_sequences = 0;  // That a search takes; 0 stands for 4 Mi tokens.
+  int64_t trace_limit_seconds = 300;  // Of gemini-trace, for one answer.
 };
 inline constexpr char kCpu[] = "cpu";
 

@@ -2,6 +2,7 @@
 // What each rank of one machine computes and exchanges a second while all of them do the same:
 // `gemini-bench ranks` measures it, and `memstat plan --measured` takes it in place of the table of
 // GPUs. A file has a line of JSON for each number of ranks that was measured.
+// Threads: an operator of a rank had kThreadsOfRates.
 // Sharing: where there are more ranks than processors, the rates are those of a rank that shares
 //          its processor with the others. Formulas take them as they are, as if all ranks always
 //          worked. A dry run counts who works when, and takes RatesOfProcessor, so that nothing is
@@ -17,6 +18,8 @@
 #include "trainer/forecast/ranks_forecast.h"
 
 namespace gemini::tools {
+
+inline constexpr int64_t kThreadsOfRates = 1;
 
 struct RankRates {
   int64_t num_ranks = 0;

@@ -10,7 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "gemini/byte_size.h"
+#include "gemini/device_shortage.h"
 #include "gemini/json_text.h"
 #include "gemini/state_format.h"
 #include "gemini/system/status_macros.h"
@@ -22,6 +25,7 @@
 #include "tools/ranks_view.h"
 #include "tools/trace_helper.h"
 #include "trainer/config/mesh_of_keys.h"
+#include "trainer/config/rank_threads.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/families/sizes_of_spec.h"
 #include "trainer/forecast/ranks_exchange.h"
@@ -53,8 +57,8 @@ absl::StatusOr<policies::ParameterBytes> BytesOf(const PlanFlags& flags, Element
       .parameter = element, .gradient = element, .states = element * (kinds - 2)};
 }
 
-// Puts the rates that were measured where flags name a GPU's. The ranks are on one machine, and
-// what leaves DEVICE is copied there.
+// Puts the rates that were measured where flags name a GPU's. What leaves DEVICE is copied in the
+// machine's memory.
 absl::Status ApplyRates(const RankRates& rates, PlanFlags& flags) {
   if (!flags.precision.empty() && flags.precision != ElementTypeName(ElementType::kFp32)) {
     return absl::InvalidArgumentError(absl::StrCat("--precision ", flags.precision,
@@ -66,12 +70,17 @@ absl::Status ApplyRates(const RankRates& rates, PlanFlags& flags) {
   }
   const auto in_words = [](double rate) { return absl::StrCat(std::llround(rate), "/s"); };
   flags.gpu = kCpu;
-  flags.gpus_per_node = flags.ranks;
   flags.tflops = rates.compute.flops_per_second / 1e12;
   flags.memory_bandwidth = in_words(rates.compute.memory_bytes_per_second);
   flags.pcie = flags.memory_bandwidth;
   flags.kernel_ns = rates.compute.kernel_ns;
   return absl::OkStatus();
+}
+
+// Returns how many threads an operator of the run has on the machine that was measured.
+int64_t ThreadsOf(const trainer::RunConfig& run, const RankRates& rates) {
+  if (run.threads > 0) return run.threads;
+  return trainer::ThreadsOfRank(rates.num_processors, rates.num_processors, rates.num_ranks);
 }
 
 // Returns what gemini-trace is asked for: the run with what the flags say in place of its keys.
@@ -85,8 +94,8 @@ absl::StatusOr<trainer::RanksRequest> DryRunOf(const PlanFlags& flags, trainer::
   run.has_documents = flags.has_documents;
   run.optimizer = flags.optimizer;
   run.moments = flags.moments;
-  if (run.threads == 0) run.threads = 1;  // As rates are measured.
-  if (run.steps == 0) run.steps = 1;      // A file of keys has some.
+  run.threads = ThreadsOf(run, rates);
+  if (run.steps == 0) run.steps = 1;  // A file of keys has some.
   GEMINI_ASSIGN_OR_RETURN(run.device_memory, ParseByteSize(flags.device));
   if (!flags.host.empty()) {
     GEMINI_ASSIGN_OR_RETURN(const int64_t host_bytes, ParseByteSize(flags.host));
@@ -99,10 +108,101 @@ absl::StatusOr<trainer::RanksRequest> DryRunOf(const PlanFlags& flags, trainer::
       .num_ranks = flags.ranks, .run = run, .task = wish, .rates = RatesOfProcessor(rates)};
 }
 
-// Prints what a run or a search takes. Returns the exit status.
-int Print(const PlanFlags& flags, const std::string& text, const nlohmann::json& json, bool fits) {
-  std::fputs(flags.json ? absl::StrCat(JsonText(json), "\n").c_str() : text.c_str(), stdout);
-  return fits ? 0 : 1;
+// What a run or a search takes, for people and for programs.
+struct Answer {
+  std::string text;
+  nlohmann::json json;
+  bool fits = true;
+};
+
+// Returns the exit status.
+int Print(const PlanFlags& flags, const Answer& answer) {
+  const std::string text = flags.json ? absl::StrCat(JsonText(answer.json), "\n") : answer.text;
+  std::fputs(text.c_str(), stdout);
+  return answer.fits ? 0 : 1;
+}
+
+// Says why an answer is by formulas where a dry run of each rank was to be had.
+void SayWhyFormulas(absl::string_view why, Answer& answer) {
+  absl::StrAppend(&answer.text, "  by formulas, and not by a dry run of each rank: ", why, "\n");
+  answer.json["why_formulas"] = std::string(why);
+}
+
+// Says how many threads an operator of the run has, beside those with which rates were measured.
+void SayThreads(int64_t threads, Answer& answer) {
+  answer.json["threads"] = threads;
+  answer.json["threads_of_rates"] = kThreadsOfRates;
+  if (threads == kThreadsOfRates) return;
+  absl::StrAppend(&answer.text, "  threads      an operator of the run has ", threads,
+                  ", and rates were measured with ", kThreadsOfRates,
+                  ": what is said of time is of --threads ", kThreadsOfRates, "\n");
+}
+
+// Returns why such ranks are not run without memory, or OK.
+absl::Status CheckDryRun(const PlanFlags& flags) {
+  if (flags.search) return absl::UnimplementedError("a search tries more meshes than can be run");
+  if (flags.ranks == 1) return absl::UnimplementedError("one rank exchanges nothing");
+  if (flags.ranks <= kMostDryRanks) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("more than ", kMostDryRanks, " ranks are not run"));
+}
+
+// Whether what no dry run says is foretold by formulas.
+bool HasFormulas(const absl::Status& no_dry_run) {
+  return absl::IsFailedPrecondition(no_dry_run) || absl::IsUnimplemented(no_dry_run) ||
+         absl::IsDeadlineExceeded(no_dry_run);
+}
+
+// Returns what dry runs of all ranks say. Errors: as TraceHelper::Ranks, but of a DEVICE that is
+// too small, which is an answer.
+absl::StatusOr<Answer> AskForDryRun(const PlanFlags& flags, const trainer::RanksRequest& request,
+                                    const policies::ParallelRun& asked, const RankScale& scale) {
+  TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model,
+                     absl::Seconds(flags.trace_limit_seconds));
+  const absl::StatusOr<trainer::RanksForecast> dry = helper.Ranks(request);
+  if (LeastDeviceBytes(dry.status()).has_value()) {
+    return Answer{MisfitText(asked, dry.status()), MisfitJson(scale, asked, dry.status()),
+                  /*fits=*/false};
+  }
+  GEMINI_RETURN_IF_ERROR(dry.status());
+  const DryRun found = {asked, *dry};
+  Answer answer = {DryRunText(scale, found), DryRunJson(scale, found)};
+  // Where HOST is not said, a run takes what it needs.
+  const int64_t host_bytes = request.run.host_memory;
+  const int64_t lacking_bytes =
+      flags.host.empty() ? 0 : std::max<int64_t>(dry->host_bytes - host_bytes, 0);
+  answer.fits = lacking_bytes == 0;
+  answer.json["fits"] = answer.fits;
+  answer.json["memory"]["lacking_bytes"] = lacking_bytes;
+  if (!answer.fits) {
+    absl::StrAppend(&answer.text, "  does not fit: a rank has ", FormatByteSize(host_bytes),
+                    " of HOST, and lacks ", FormatByteSize(lacking_bytes), "\n");
+  }
+  return answer;
+}
+
+// Returns what formulas say of one mesh, or of the best ones.
+absl::StatusOr<Answer> ForetellOne(const policies::ModelSizes& sizes,
+                                   const policies::RankMachine& machine,
+                                   const policies::ParallelRun& asked, const RankScale& scale) {
+  GEMINI_ASSIGN_OR_RETURN(const policies::StepForecast forecast,
+                          policies::ForetellStep(sizes, asked, machine));
+  const policies::FoundMesh found = {asked, forecast};
+  return Answer{RanksText(scale, found), RanksJson(scale, found), forecast.memory.lacking == 0};
+}
+absl::StatusOr<Answer> SearchAll(const PlanFlags& flags, const policies::ModelSizes& sizes,
+                                 const policies::RankMachine& machine, policies::ParallelRun asked,
+                                 const RankScale& scale) {
+  asked.gathers_ahead = true;
+  asked.adds_each = false;
+  // All ranks can learn from as many.
+  const int64_t of_rank = (kStepTokens / asked.sequence + flags.ranks - 1) / flags.ranks;
+  const int64_t step_sequences =
+      flags.step_sequences > 0 ? flags.step_sequences : std::max<int64_t>(of_rank, 1) * flags.ranks;
+  GEMINI_ASSIGN_OR_RETURN(
+      const policies::MeshSearch search,
+      policies::SearchMeshes(sizes, machine, asked, flags.ranks, step_sequences, kNumBest));
+  return Answer{absl::StrCat(step_sequences, " sequences a step, ", SearchText(scale, search)),
+                SearchJson(scale, search), !search.best.empty()};
 }
 
 }  // namespace
@@ -227,67 +327,34 @@ int RunRanksPlan(PlanFlags flags, const trainer::RunConfig& run) {
       "%s, %.4g parameters, %d ranks of %s, %d a node; sequences of %d tokens\n",
       trainer::TitleOf(flags.model, *config), sizes.parameters(), flags.ranks,
       flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu, flags.gpus_per_node, *sequence);
-  if (flags.search) {
-    asked->gathers_ahead = true;
-    asked->adds_each = false;
-    // All ranks can learn from as many.
-    const int64_t of_rank = (kStepTokens / *sequence + flags.ranks - 1) / flags.ranks;
-    const int64_t step_sequences = flags.step_sequences > 0
-                                       ? flags.step_sequences
-                                       : std::max<int64_t>(of_rank, 1) * flags.ranks;
-    const absl::StatusOr<policies::MeshSearch> search =
-        policies::SearchMeshes(sizes, *machine, *asked, flags.ranks, step_sequences, kNumBest);
-    if (!search.ok()) return Refuse(search.status(), 2);
-    return Print(
-        flags,
-        absl::StrCat(head, step_sequences, " sequences a step, ", SearchText(scale, *search)),
-        SearchJson(scale, *search), !search->best.empty());
+  if (!flags.search) {
+    const absl::Status fits = policies::CheckMeshFits(sizes, *asked);
+    if (!fits.ok()) return Refuse(fits, 2);
   }
-  absl::Status fits = policies::CheckMeshFits(sizes, *asked);
-  if (!fits.ok()) return Refuse(fits, 2);
-  std::string why_formulas;
-  if (measured.has_value() && flags.ranks > 1 && flags.ranks <= kMostDryRanks) {
+  std::optional<Answer> answer;
+  absl::Status no_dry_run = CheckDryRun(flags);
+  if (measured.has_value() && no_dry_run.ok()) {
     const absl::StatusOr<trainer::RanksRequest> request =
         DryRunOf(flags, run, *wish, *sequence, *measured);
     if (!request.ok()) return Refuse(request.status(), 2);
-    TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model);
-    const absl::StatusOr<trainer::RanksForecast> dry = helper.Ranks(*request);
+    absl::StatusOr<Answer> dry = AskForDryRun(flags, *request, *asked, scale);
+    no_dry_run = dry.status();
     if (dry.ok()) {
-      const DryRun found = {*asked, *dry};
-      // Where HOST is not said, a run takes what it needs.
-      const int64_t lacking_bytes =
-          flags.host.empty() ? 0 : std::max<int64_t>(dry->host_bytes - request->run.host_memory, 0);
-      std::string text = absl::StrCat(head, DryRunText(scale, found));
-      if (lacking_bytes > 0) {
-        absl::StrAppend(&text, "  does not fit: a rank has ",
-                        FormatByteSize(request->run.host_memory), " of HOST, and lacks ",
-                        FormatByteSize(lacking_bytes), "\n");
-      }
-      nlohmann::json json = DryRunJson(scale, found);
-      json["fits"] = lacking_bytes == 0;
-      json["memory"]["lacking_bytes"] = lacking_bytes;
-      return Print(flags, text, json, lacking_bytes == 0);
+      answer = *std::move(dry);
+    } else if (!HasFormulas(no_dry_run)) {
+      return Refuse(no_dry_run, absl::IsInvalidArgument(no_dry_run) ? 2 : 1);
     }
-    if (!absl::IsFailedPrecondition(dry.status()) && !absl::IsUnimplemented(dry.status())) {
-      return Refuse(dry.status(), absl::IsInvalidArgument(dry.status()) ? 2 : 1);
-    }
-    why_formulas = std::string(dry.status().message());
-  } else if (measured.has_value() && flags.ranks > 1) {
-    why_formulas = absl::StrCat("more than ", kMostDryRanks, " ranks are not run");
   }
-  const absl::StatusOr<policies::StepForecast> forecast =
-      policies::ForetellStep(sizes, *asked, *machine);
-  if (!forecast.ok()) return Refuse(forecast.status(), 2);
-  const policies::FoundMesh found = {*asked, *forecast};
-  std::string text = absl::StrCat(head, RanksText(scale, found));
-  nlohmann::json json = RanksJson(scale, found);
-  json["by"] = "formulas";
-  if (!why_formulas.empty()) {
-    absl::StrAppend(&text, "  by formulas, and not by a dry run of each rank: ", why_formulas,
-                    "\n");
-    json["why_formulas"] = why_formulas;
+  if (!answer.has_value()) {
+    absl::StatusOr<Answer> made = flags.search ? SearchAll(flags, sizes, *machine, *asked, scale)
+                                               : ForetellOne(sizes, *machine, *asked, scale);
+    if (!made.ok()) return Refuse(made.status(), 2);
+    answer = *std::move(made);
+    if (measured.has_value()) SayWhyFormulas(no_dry_run.message(), *answer);
   }
-  return Print(flags, text, json, forecast->memory.lacking == 0);
+  answer->text.insert(0, head);
+  if (measured.has_value()) SayThreads(ThreadsOf(run, *measured), *answer);
+  return Print(flags, *answer);
 }
 
 }  // namespace gemini::tools

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
+#include "gemini/device_shortage.h"
 
 namespace gemini::tools {
 namespace {
@@ -17,6 +18,10 @@ using Json = nlohmann::json;
 using policies::FoundMesh;
 using policies::RankMemory;
 using policies::StepSeconds;
+
+// By what a forecast was made, for programs.
+constexpr char kByFormulas[] = "formulas";
+constexpr char kByDryRun[] = "dry run";
 
 struct SecondsRow {
   const char* name;
@@ -137,6 +142,7 @@ Json RanksJson(const RankScale& scale, const FoundMesh& found) {
   return {{"mesh", policies::DescribeMesh(found.run)},
           {"ranks", found.run.mesh.num_ranks()},
           {"fits", forecast.memory.lacking == 0},
+          {"by", kByFormulas},
           {"memory", memory},
           {"step_seconds", seconds},
           {"tokens_per_second", forecast.tokens_per_second},
@@ -182,7 +188,7 @@ Json DryRunJson(const RankScale& scale, const DryRun& found) {
   return {{"mesh", policies::DescribeMesh(found.run)},
           {"ranks", found.run.mesh.num_ranks()},
           {"fits", true},
-          {"by", "dry run"},
+          {"by", kByDryRun},
           {"memory",
            {{"device_bytes", static_cast<int64_t>(scale.memory_bytes)},
             {"device_peak_bytes", forecast.device_peak_bytes},
@@ -192,6 +198,24 @@ Json DryRunJson(const RankScale& scale, const DryRun& found) {
           {"sent", sent},
           {"sent_bytes", sent_bytes},
           {"most_sent_bytes", forecast.most_sent_bytes}};
+}
+
+std::string MisfitText(const policies::ParallelRun& run, const absl::Status& why) {
+  return absl::StrCat(policies::DescribeMesh(run), "\n  does not fit: ", why.message(), "\n");
+}
+
+Json MisfitJson(const RankScale& scale, const policies::ParallelRun& run, const absl::Status& why) {
+  const auto device_bytes = static_cast<int64_t>(scale.memory_bytes);
+  const int64_t least_bytes = LeastDeviceBytes(why).value_or(device_bytes);
+  return {{"mesh", policies::DescribeMesh(run)},
+          {"ranks", run.mesh.num_ranks()},
+          {"fits", false},
+          {"by", kByDryRun},
+          {"misfit", std::string(why.message())},
+          {"memory",
+           {{"device_bytes", device_bytes},
+            {"device_floor_bytes", least_bytes},
+            {"lacking_bytes", least_bytes - device_bytes}}}};
 }
 
 std::string SearchText(const RankScale& scale, const policies::MeshSearch& search) {
@@ -223,11 +247,8 @@ Json SearchJson(const RankScale& scale, const policies::MeshSearch& search) {
     kinds.push_back({{"way", kind.name}, {"found", RanksJson(scale, kind.found)}});
   }
   for (const FoundMesh& found : search.nearest) nearest.push_back(RanksJson(scale, found));
-  return {{"divide", search.num_divide},
-          {"too_large", search.num_too_large},
-          {"best", best},
-          {"best_of_each_way", kinds},
-          {"nearest", nearest}};
+  return {{"by", kByFormulas}, {"divide", search.num_divide}, {"too_large", search.num_too_large},
+          {"best", best},      {"best_of_each_way", kinds},   {"nearest", nearest}};
 }
 
 }  // namespace gemini::tools

@@ -4,6 +4,7 @@
 #pragma once
 #include <string>
 
+#include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "policies/scaling/mesh_search.h"
 #include "policies/scaling/parallel_run.h"
@@ -17,7 +18,7 @@ struct RankScale {
   double peak_fraction = 1;  // What of the data sheet's arithmetic the forecast takes as achieved.
 };
 
-// One mesh.
+// One mesh, by formulas.
 std::string RanksText(const RankScale& scale, const policies::FoundMesh& found);
 nlohmann::json RanksJson(const RankScale& scale, const policies::FoundMesh& found);
 
@@ -30,7 +31,13 @@ struct DryRun {
 std::string DryRunText(const RankScale& scale, const DryRun& found);
 nlohmann::json DryRunJson(const RankScale& scale, const DryRun& found);
 
-// The best of a search, the best of each way of sharing, and what each of those loses by.
+// The same of a mesh in which no step of a rank runs. `why`: DeviceTooSmall's of its dry run.
+std::string MisfitText(const policies::ParallelRun& run, const absl::Status& why);
+nlohmann::json MisfitJson(const RankScale& scale, const policies::ParallelRun& run,
+                          const absl::Status& why);
+
+// The best of a search, the best of each way of sharing, and what each of those loses by. All of it
+// is by formulas.
 std::string SearchText(const RankScale& scale, const policies::MeshSearch& search);
 nlohmann::json SearchJson(const RankScale& scale, const policies::MeshSearch& search);
 

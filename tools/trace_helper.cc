@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/system/errno_status.h"
+#include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::tools {
@@ -21,6 +23,7 @@ namespace {
 
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr int64_t kMostWaitMs = int64_t{1} << 30;  // Of one call of poll, which takes an int.
 
 }  // namespace
 
@@ -80,6 +83,7 @@ absl::StatusOr<trainer::RanksForecast> TraceHelper::Ranks(const trainer::RanksRe
 }
 
 absl::StatusOr<size_t> TraceHelper::AskForLine(const std::string& line) {
+  deadline_ = MonotonicNow() + limit_;
   GEMINI_RETURN_IF_ERROR(Send(line + "\n"));
   size_t end = 0;
   for (size_t seen = 0; (end = buffer_.find('\n', seen)) == std::string::npos;) {
@@ -113,10 +117,28 @@ absl::StatusOr<trainer::NamedTrace> TraceHelper::Ask(const std::string& line) {
   return std::move(reply->made);
 }
 
+absl::Status TraceHelper::Await(short events) {
+  for (;;) {
+    const absl::Duration left = deadline_ - MonotonicNow();
+    if (left <= absl::ZeroDuration()) {
+      return End(absl::DeadlineExceededError(
+          absl::StrCat("it did not answer within ", absl::FormatDuration(limit_),
+                       ": --trace-limit SECONDS lets it take longer")));
+    }
+    pollfd entry = {.fd = socket_.get(), .events = events, .revents = 0};
+    const int64_t left_ms = std::min(absl::ToInt64Milliseconds(left), kMostWaitMs) + 1;
+    const int count = ::poll(&entry, 1, static_cast<int>(left_ms));
+    if (count > 0) return absl::OkStatus();
+    if (count < 0 && errno != EINTR) return End(ErrnoStatus(errno, "poll"));
+  }
+}
+
 absl::Status TraceHelper::Send(absl::string_view text) {
   while (!text.empty()) {
-    const ssize_t sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
+    GEMINI_RETURN_IF_ERROR(Await(POLLOUT));
+    const ssize_t sent =
+        ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (sent <= 0) return Ended();
     text.remove_prefix(static_cast<size_t>(sent));
   }
@@ -125,6 +147,7 @@ absl::Status TraceHelper::Send(absl::string_view text) {
 
 absl::Status TraceHelper::Fill(size_t size_bytes) {
   while (buffer_.size() < size_bytes) {
+    GEMINI_RETURN_IF_ERROR(Await(POLLIN));
     const size_t before = buffer_.size();
     buffer_.resize(before + kReadBytes);
     const ssize_t read = ::recv(socket_.get(), buffer_.data() + before, kReadBytes, 0);
@@ -136,7 +159,9 @@ absl::Status TraceHelper::Fill(size_t size_bytes) {
 }
 
 int TraceHelper::Reap() {
-  socket_.Reset();  // It reads the end of its input.
+  socket_.Reset();
+  // It may not listen, or have closed its end and live on. The status of one that ends stays.
+  if (process_ > 0) ::kill(process_, SIGKILL);
   int status = 0;
   while (process_ > 0 && ::waitpid(process_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -145,7 +170,6 @@ int TraceHelper::Reap() {
 }
 
 absl::Status TraceHelper::End(const absl::Status& why) {
-  if (process_ > 0) ::kill(process_, SIGKILL);  // It may not listen.
   Reap();
   ended_ = absl::Status(why.code(), absl::StrCat(program_, ": ", why.message()));
   return ended_;

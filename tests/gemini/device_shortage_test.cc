@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemini/device_shortage.h"
 
+#include <optional>
+
 #include "gemini/byte_size.h"
 #include "tests/status_matchers.h"
 
@@ -30,6 +32,16 @@ TEST(DeviceShortageTest, ABudgetThatIsSplitIsNotSaidToBeEnough) {
   EXPECT_THAT(DeviceTooSmall(Need(), 8 * kMiB),
               StatusIs(kExhausted, AllOf(HasSubstr("pinned chunks split its room"),
                                          Not(HasSubstr("at least")))));
+}
+
+TEST(DeviceShortageTest, HowMuchWillDoIsANumberThatComesAlong) {
+  EXPECT_EQ(LeastDeviceBytes(DeviceTooSmall(Need(), kMiB)), 3 * kMiB + 1);
+  EXPECT_EQ(LeastDeviceBytes(DeviceTooSmall(Need(), 8 * kMiB)), std::nullopt);
+  absl::Status passed_on = absl::ResourceExhaustedError("rank 3: DEVICE is too small");
+  EXPECT_EQ(LeastDeviceBytes(passed_on), std::nullopt);
+  SetLeastDeviceBytes(7, passed_on);
+  EXPECT_EQ(LeastDeviceBytes(passed_on), 7);
+  EXPECT_EQ(LeastDeviceBytes(absl::OkStatus()), std::nullopt);
 }
 
 }  // namespace

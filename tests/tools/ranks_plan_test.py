@@ -3,6 +3,7 @@
 """ranks_plan_test.py MEMSTAT: runs `memstat plan --ranks` for machines that nobody has here."""
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,8 @@ def gpt(blocks, width, heads):
 MODELS = {7.5: gpt(36, 4096, 32), 39: gpt(48, 8192, 64), 145.6: gpt(80, 12288, 96), 1008: gpt(128, 25600, 160)}
 # Models that a run does not share in all ways. Each has 16 heads and 16 blocks, so that all would divide.
 ENCODER = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16}
-OTHERS = {"small": {**gpt(16, 1024, 16), "vocab_size": 8192},
+OTHERS = {"tiny": {**gpt(2, 64, 4), "vocab_size": 512, "attn_pdrop": 0.0},
+          "small": {**gpt(16, 1024, 16), "vocab_size": 8192},
           "bert": {"model_type": "bert", "max_position_embeddings": 512, **ENCODER},
           "vit": {"model_type": "vit", "image_size": 240, "patch_size": 16, **ENCODER},
           "trunk": {"model_type": "pair_trunk"}}
@@ -40,8 +42,8 @@ class RanksPlanTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.root.cleanup()
 
-    def plan(self, billions, *flags, status=0):
-        done = subprocess.run([MEMSTAT, "plan", "--model", f"{self.root.name}/{billions}", *map(str, flags)],
+    def plan(self, billions, *flags, status=0, memstat=MEMSTAT):
+        done = subprocess.run([memstat, "plan", "--model", f"{self.root.name}/{billions}", *map(str, flags)],
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout or done.stderr
@@ -207,13 +209,82 @@ class RanksPlanTest(unittest.TestCase):
         self.assertEqual(sum(sent["bytes"] for sent in found["sent"].values()), found["sent_bytes"])
         at = asked.index("--")
         self.assertIn("by a dry run of each rank: computing", self.plan(*asked))
-        self.assertIn("rank 0: ", self.plan(*asked[:at - 1], "4MiB", *asked[at:], status=1))
+        # A DEVICE that is too small is an answer, too.
+        small = (*asked[:at - 1], "4MiB", *asked[at:])
+        found = self.json(*small, status=1)
+        self.assertEqual((found["by"], found["ranks"], found["fits"]), ("dry run", 4, False))
+        self.assertRegex(found["misfit"], "^rank [0-3]: DEVICE is .* too small: ")
+        memory = found["memory"]
+        self.assertEqual(memory["device_bytes"], 4 << 20)
+        self.assertEqual(memory["lacking_bytes"], memory["device_floor_bytes"] - (4 << 20))
+        self.assertIn(f"({memory['device_floor_bytes']} bytes) together", found["misfit"])
+        self.assertIn(f"does not fit: {found['misfit']}\n", self.plan(*small, status=1))
+        self.assertTrue(self.json(*asked[:at - 1], 2 * memory["device_floor_bytes"], *asked[at:])["fits"])
+
+    def test_the_host_memory_of_ranks_that_were_measured_is_of_each(self):
+        # They are on one machine, however many: nobody says how many ranks a node has.
+        keys = ("--", "--batch", 1, "--sequence", 64, "--zero", 0)
+        asked = ("tiny", "--ranks", 9, "--measured", self.rates(9, 32), "--device", "64MiB", *keys)
+        if pathlib.Path(MEMSTAT).with_name("gemini-trace").exists():
+            needed = self.json(*asked)["memory"]["host_bytes"]
+            for lacking in (0, 4096):
+                found = self.json(*asked, "--host-memory", needed - lacking, status=1 if lacking else 0)
+                self.assertEqual((found["by"], found["memory"]["lacking_bytes"]), ("dry run", lacking))
+        asked = ("tiny", "--ranks", 32, "--measured", self.rates(9, 32), "--device", "1MiB")
+        by_key = self.json(*asked, *keys, "--host-memory", "64KiB", status=1)["memory"]
+        by_flag = self.json(*asked, "--host", "2MiB", *keys, status=1)["memory"]
+        self.assertEqual(by_key, by_flag)
+        self.assertEqual(by_key["host_bytes"], 64 << 10)
+
+    def test_threads_that_a_run_has_are_told_beside_those_of_the_rates(self):
+        rates = pathlib.Path(self.root.name) / "many-processors"
+        rates.write_text(self.rates(2).read_text().replace('"processors": 2', '"processors": 128'))
+        asked = ("tiny", "--ranks", 2, "--measured", rates, "--device", "1GiB", "--", "--batch", 1, "--sequence", 2048)
+        peaks = {}
+        for keys, threads in ((), 64), (("--threads", 1), 1), (("--threads", 64), 64):
+            found = self.json(*asked, *keys)
+            self.assertEqual((found["threads"], found["threads_of_rates"]), (threads, 1))
+            self.assertEqual(f"the run has {threads}, and rates were measured with 1:" in self.plan(*asked, *keys),
+                             threads > 1)
+            peaks[keys] = found["memory"].get("device_peak_bytes")
+        if found["by"] == "dry run":
+            # Attention has scores of 256 rows and 512 keys for each thread, and twice in backward.
+            default, one, all_of_them = peaks.values()
+            self.assertEqual(default, all_of_them)
+            self.assertGreater(default, one + 32 * 2 * 256 * 512 * 4)
+
+    def test_a_trace_program_that_does_not_answer_is_not_waited_for(self):
+        folder = pathlib.Path(self.root.name) / "silent"
+        folder.mkdir()
+        memstat = shutil.copy(MEMSTAT, folder)
+        program = folder / "gemini-trace"
+        program.write_text("#!/bin/sh\nexec sleep 600\n")
+        program.chmod(0o700)
+        limit = ("--trace-limit", 1)
+        asked = ("tiny", "--ranks", 4, "--measured", self.rates(4), "--device", "64MiB", *limit, "--", "--batch", 1)
+        found = self.json(*asked, memstat=memstat)
+        self.assertEqual(found["by"], "formulas")
+        self.assertIn("gemini-trace: it did not answer within 1s: --trace-limit", found["why_formulas"])
+        self.assertIn("not by a dry run of each rank: ", self.plan(*asked, memstat=memstat))
+        # One GPU has no formulas.
+        self.assertIn("it did not answer within 1s", self.plan(
+            "tiny", "--gpu", "rtx3090", "--host", "8GiB", *limit, status=1, memstat=memstat))
 
     def test_many_ranks_that_were_measured_have_formulas(self):
         asked = ("small", "--ranks", 32, "--measured", self.rates(4, 32), "--device", "4GiB", "--", "--batch", 1)
         found = self.json(*asked)
         self.assertEqual((found["by"], found["why_formulas"]), ("formulas", "more than 16 ranks are not run"))
         self.assertIn("by formulas, and not by a dry run of each rank: more than 16", self.plan(*asked))
+
+    def test_a_search_says_that_it_is_by_formulas(self):
+        found = self.json("small", "--gpu", "h100", "--ranks", 8, "--search")
+        self.assertEqual({one["by"] for one in [found, *found["best"]]}, {"formulas"})
+        self.assertNotIn("why_formulas", found)
+        asked = ("small", "--ranks", 4, "--measured", self.rates(4), "--device", "4GiB", "--search")
+        found = self.json(*asked)
+        self.assertEqual((found["by"], found["why_formulas"]),
+                         ("formulas", "a search tries more meshes than can be run"))
+        self.assertIn("not by a dry run of each rank: a search tries more", self.plan(*asked))
 
     def test_a_search_in_which_none_fits_says_what_lacks_least(self):
         text = self.plan(1008, "--gpu", "a100-80", "--ranks", 8, "--sequence", 2048, "--search", status=1)

@@ -2,7 +2,9 @@
 #include "tools/ranks_view.h"
 
 #include <algorithm>
+#include <string>
 
+#include "gemini/device_shortage.h"
 #include "gmock/gmock.h"
 
 namespace gemini::tools {
@@ -43,6 +45,7 @@ TEST(RanksViewTest, AMeshIsToldWithItsMemoryItsStepAndWhatItSends) {
 TEST(RanksViewTest, TheSameForPrograms) {
   const nlohmann::json json = RanksJson(kScale, FoundOf(0.75, 0.25, 101 << 20));
   EXPECT_FALSE(json["fits"].get<bool>());
+  EXPECT_EQ(json["by"], "formulas");
   EXPECT_EQ(json["memory"]["needed_bytes"], 101 << 20);
   EXPECT_EQ(json["step_seconds"]["total"], 1);
   EXPECT_EQ(json["step_seconds"]["layers"], 0.25);
@@ -78,6 +81,23 @@ TEST(RanksViewTest, ADryRunIsToldWithItsPeakAndWhatWasWaitedFor) {
   EXPECT_NEAR(json["tokens_per_second"], mesh.run.step_tokens() / 2, 1e-6);
 }
 
+TEST(RanksViewTest, ADeviceThatIsTooSmallIsToldWithWhatWouldDo) {
+  const policies::FoundMesh mesh = FoundOf(0, 0, 0);
+  const absl::Status why = DeviceTooSmall(
+      {.who = "aten::mm", .chunk_bytes = 101 << 20, .non_model_bytes = 1}, 100 << 20);
+  EXPECT_THAT(MisfitText(mesh.run, why),
+              HasSubstr("tp 1, data alone, ZeRO 3, 1 x 1 sequences\n"
+                        "  does not fit: DEVICE is 1 MiB too small: aten::mm needs 101 MiB"));
+  const nlohmann::json json = MisfitJson(kScale, mesh.run, why);
+  EXPECT_EQ(json["ranks"], 4);
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["by"], "dry run");
+  EXPECT_EQ(json["misfit"], std::string(why.message()));
+  EXPECT_EQ(json["memory"]["device_bytes"], 100 << 20);
+  EXPECT_EQ(json["memory"]["device_floor_bytes"], (101 << 20) + 1);
+  EXPECT_EQ(json["memory"]["lacking_bytes"], (1 << 20) + 1);
+}
+
 TEST(RanksViewTest, WhatLosesIsToldWhy) {
   policies::MeshSearch search;
   search.best = {FoundOf(1, 0.1, 1)};
@@ -89,7 +109,10 @@ TEST(RanksViewTest, WhatLosesIsToldWhy) {
   EXPECT_THAT(text, HasSubstr("1. pp 1"));
   EXPECT_THAT(text, HasSubstr("100.0%  "));
   EXPECT_THAT(text, HasSubstr("loses most by ranks that share layers (45.5% of its step)"));
-  EXPECT_EQ(SearchJson(kScale, search)["best_of_each_way"][1]["way"], "ring");
+  const nlohmann::json json = SearchJson(kScale, search);
+  EXPECT_EQ(json["by"], "formulas");
+  EXPECT_EQ(json["best_of_each_way"][1]["way"], "ring");
+  EXPECT_EQ(json["best_of_each_way"][1]["found"]["by"], "formulas");
 }
 
 TEST(RanksViewTest, WhereNoneFitsTheNearestIsTold) {

@@ -165,7 +165,7 @@ class RankRatesJob {
 };
 
 absl::StatusOr<tools::RankRates> JoinAndMeasure() {
-  torch::set_num_threads(1);
+  torch::set_num_threads(static_cast<int>(tools::kThreadsOfRates));
   GEMINI_ASSIGN_OR_RETURN(const trainer::RankEnvironment where, trainer::ReadRankEnvironment());
   if (where.num_ranks < 2) {
     return absl::InvalidArgumentError("one rank exchanges nothing: start several by mpirun");

@@ -102,13 +102,13 @@ class Bench:
 
     def keys(self, size, mesh):
         return ["--model", self.folder / "model", "--sequence", size.sequence, "--batch", size.batch,
-                "--accumulate", mesh.accumulate, "--device-memory", size.device_memory, *mesh.keys]
+                "--accumulate", mesh.accumulate, "--device-memory", size.device_memory, "--threads", 1, *mesh.keys]
 
     def train_steps(self, size, mesh):
         """The lines of metrics of the steps that count, and what the neediest ranks have of DEVICE and of HOST."""
         done = launch(self.mpirun, mesh.ranks, [
             self.train, "--data", self.folder / "data.npy", "--output", self.folder / "run", "--overwrite", "--no-save",
-            "--steps", size.warm_up + size.measured, "--threads", 1, "--log-level", "warning", *self.keys(size, mesh)])
+            "--steps", size.warm_up + size.measured, "--log-level", "warning", *self.keys(size, mesh)])
         if done.returncode != 0:
             raise BenchError(f"{mesh}: {failure(done, 'gemini-train')}")
         with open(self.folder / "run" / "metrics.jsonl", encoding="utf-8") as file:
@@ -149,6 +149,8 @@ def forecast(bench, size, rates):
             told = bench.foretold(size, mesh, rates)
             if told["by"] != "dry run":
                 raise BenchError(f"{mesh}: no dry run foretells it: {told['why_formulas']}")
+            if "misfit" in told:
+                raise BenchError(f"{mesh}: {told['misfit']}")
             seconds = statistics.median(line["seconds"] for line in lines)
             memory = told["memory"]
             one = {"model": name, "mesh": str(mesh), "seconds": seconds,

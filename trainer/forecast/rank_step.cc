@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gemini/cost_model.h"
+#include "gemini/device_shortage.h"
 #include "gemini/policy_options.h"
 #include "gemini/state_format.h"
 #include "gemini/system/status_macros.h"
@@ -297,11 +299,18 @@ absl::StatusOr<RanksForecast> ForetellStepOfRanks(const ModelSpec& spec, const R
   GEMINI_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(config, num_ranks));
   RanksForecast forecast;
   std::vector<policies::RankActions> actions;
+  absl::Status too_small;  // Of the rank that needs most of DEVICE.
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     absl::StatusOr<RankStep> step = ForetellRankStep(spec, config, layout, rank, rates);
     if (!step.ok()) {
-      return absl::Status(step.status().code(),
+      absl::Status status(step.status().code(),
                           absl::StrCat("rank ", rank, ": ", step.status().message()));
+      const std::optional<int64_t> least = LeastDeviceBytes(step.status());
+      if (!least.has_value()) return status;
+      SetLeastDeviceBytes(*least, status);
+      // Nothing is less than any number.
+      if (least > LeastDeviceBytes(too_small)) too_small = std::move(status);
+      continue;
     }
     actions.push_back(std::move(step->actions));
     int64_t sent_bytes = 0;
@@ -311,6 +320,7 @@ absl::StatusOr<RanksForecast> ForetellStepOfRanks(const ModelSpec& spec, const R
     forecast.host_bytes = std::max(forecast.host_bytes, step->host_bytes);
     forecast.device_peak_bytes = std::max(forecast.device_peak_bytes, step->device_peak_bytes);
   }
+  GEMINI_RETURN_IF_ERROR(too_small);
   GEMINI_ASSIGN_OR_RETURN(const std::vector<policies::PlayedRank> played,
                           policies::PlayStep(actions, rates.processors));
   forecast.last = *std::ranges::max_element(played, {}, &policies::PlayedRank::end_seconds);

@@ -37,7 +37,8 @@ absl::StatusOr<RankStep> ForetellRankStep(const ModelSpec& spec, const RunConfig
                                           const RankStepRates& rates);
 
 // Returns what a step of all ranks takes, by their steps played against each other. Errors: as
-// LayoutOf and ForetellRankStep, whose message names the rank, and as PlayStep.
+// LayoutOf and ForetellRankStep, whose message names the rank, and as PlayStep. Where DEVICE is too
+// small for several ranks, the status is that of the one which needs most.
 absl::StatusOr<RanksForecast> ForetellStepOfRanks(const ModelSpec& spec, const RunConfig& config,
                                                   int64_t num_ranks, const RankStepRates& rates);
 

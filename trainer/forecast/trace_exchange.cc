@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "gemini/device_shortage.h"
 #include "gemini/json_text.h"
 #include "gemini/plan/trace_wire.h"
 #include "gemini/system/status_macros.h"
@@ -21,6 +22,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of a refusal, because DEVICE is too small: what would do.
+constexpr char kLeastDeviceKey[] = "least_device_bytes";
 constexpr int64_t kMaxNeedBytes = int64_t{1} << 60;
 constexpr int64_t kMaxCount = int64_t{1} << 20;  // Of the three that tokens are a product of.
 
@@ -164,9 +167,12 @@ std::string EncodeReply(const TraceReply& reply) {
 }
 
 std::string EncodeReply(const absl::Status& refused) {
-  const Json header = {{kTraceVersionKey, GEMINI_VERSION},
-                       {"code", static_cast<int>(refused.code())},
-                       {"error", std::string(refused.message())}};
+  Json header = {{kTraceVersionKey, GEMINI_VERSION},
+                 {"code", static_cast<int>(refused.code())},
+                 {"error", std::string(refused.message())}};
+  if (const std::optional<int64_t> bytes = LeastDeviceBytes(refused); bytes.has_value()) {
+    header[kLeastDeviceKey] = *bytes;
+  }
   return JsonText(header, /*indent=*/-1) + "\n";
 }
 
@@ -178,6 +184,9 @@ absl::StatusOr<TraceReplyHeader> ParseReplyHeader(absl::string_view line) {
       const std::string message = json.at("error");
       header.refused = absl::Status(code, message);
       if (header.refused.ok()) return absl::InvalidArgumentError(message);
+      if (json.contains(kLeastDeviceKey)) {
+        SetLeastDeviceBytes(json.at(kLeastDeviceKey).get<int64_t>(), header.refused);
+      }
       return header;
     }
     header.version = json.at(kTraceVersionKey);

@@ -48,7 +48,7 @@ absl::StatusOr<TraceRequest> ParseRequest(absl::string_view line);
 
 // A whole reply: a refusal, if the trace is larger than kMaxTraceBytes.
 std::string EncodeReply(const TraceReply& reply);
-// The same for a request that was refused.
+// The same for a request that was refused. LeastDeviceBytes of the status comes through.
 std::string EncodeReply(const absl::Status& refused);
 // `line` has no line's end.
 absl::StatusOr<TraceReplyHeader> ParseReplyHeader(absl::string_view line);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "gemini/device_shortage.h"
 #include "gmock/gmock.h"
 #include "tests/status_matchers.h"
 #include "trainer/forecast/trace_exchange.h"
@@ -111,6 +112,8 @@ TEST(RanksExchangeTest, AReplyComesThroughAndSoDoesARefusal) {
   EXPECT_EQ(got.device_peak_bytes, sent.device_peak_bytes);
   EXPECT_THAT(ParseRanksReply(line_of(EncodeReply(absl::ResourceExhaustedError("too little")))),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("too little")));
+  const absl::Status too_small = DeviceTooSmall({.who = "aten::mm", .chunk_bytes = 4097}, 4096);
+  EXPECT_EQ(LeastDeviceBytes(ParseRanksReply(line_of(EncodeReply(too_small))).status()), 4097);
   EXPECT_THAT(ParseRanksReply(R"({"gemini_trace": "0.0.1"})"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("of Gemini 0.0.1")));
   EXPECT_THAT(ParseRanksReply("{}"), StatusIs(absl::StatusCode::kInvalidArgument));

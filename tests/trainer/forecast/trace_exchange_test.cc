@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "gemini/device_shortage.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::trainer {
@@ -103,6 +104,13 @@ TEST(TraceExchangeTest, ARefusedRequestKeepsItsStatus) {
   const absl::Status refused = absl::ResourceExhaustedError("too large: \"x\"\n");
   const absl::StatusOr<TraceReply> got = ParseReply(EncodeReply(refused));
   EXPECT_EQ(got.status(), refused);
+}
+
+TEST(TraceExchangeTest, ARefusalOfASmallDeviceSaysHowMuchWouldDo) {
+  const absl::Status refused = DeviceTooSmall({.who = "aten::mm", .chunk_bytes = 4097}, 4096);
+  const absl::StatusOr<TraceReply> got = ParseReply(EncodeReply(refused));
+  EXPECT_EQ(got.status(), refused);
+  EXPECT_EQ(LeastDeviceBytes(got.status()), 4097);
 }
 
 TEST(TraceExchangeTest, WhatIsNoReplyIsRefused) {
