@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// A dry run of a rank against the same rank in a thread, which exchanges with others.
+// A dry run of a rank against the same rank in a thread, which exchanges with others, and against
+// the session of a run, which has its values in HOST.
 #include "trainer/forecast/rank_step.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "gemini/device_shortage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
+#include "trainer/parallel/communicator_dry.h"
 #include "trainer/parallel/parameter_store_ranks.h"
 #include "trainer/parallel/part_of_run.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_losses.h"
+#include "trainer/run/training_memory.h"
 
 namespace gemini::trainer {
 namespace {
 
 using policies::RankAction;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr char kLlama[] =
     R"({"model_type":"llama","vocab_size":304,"max_position_embeddings":32,"hidden_size":64,
@@ -83,6 +91,19 @@ SentByKind SentInThread(Communicator& me, const ModelSpec& spec, const RunConfig
   return SentSince(before, me.sent_by_kind());
 }
 
+// Returns the HOST that the spaces of a run have of its server, for the values of a rank. A process
+// has one session at a time, so ranks are opened one after another, and exchange nothing.
+int64_t HostOfRun(const ModelSpec& spec, const RunConfig& config, const RankLayout& layout,
+                  int64_t rank) {
+  CommunicatorDry communicator(rank, layout.num_ranks());
+  const ModelStages stages = *StagesOfRun(spec, config, layout);
+  const PartOfRun part = *MakePartOfRun(spec, config, layout, stages, communicator, torch::kCPU);
+  TrainingMemory memory;
+  EXPECT_OK(OpenShards(config, TrainingDevice(), *part.model, communicator, layout,
+                       /*available=*/int64_t{1} << 30, memory));
+  return memory.store == nullptr ? 0 : memory.store->usage().host_bytes;
+}
+
 class RankStepTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RankStepTest, SendsWhatTheRankSendsAndAsksForWhatItAsksFor) {
@@ -100,6 +121,7 @@ TEST_P(RankStepTest, SendsWhatTheRankSendsAndAsksForWhatItAsksFor) {
     ASSERT_OK_AND_ASSIGN(const RankStep step,
                          ForetellRankStep(spec, c.config, layout, rank, kRates));
     EXPECT_EQ(step.sent, sent[static_cast<size_t>(rank)]);
+    EXPECT_EQ(step.host_bytes, HostOfRun(spec, c.config, layout, rank));
     EXPECT_GT(step.device_peak_bytes, 0);
     most_host = std::max(most_host, step.host_bytes);
     double computing = 0;
@@ -189,9 +211,29 @@ TEST(StepOfRanksTest, WhatNoDryRunHasIsRefused) {
       StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("vertical")));
   EXPECT_THAT(ForetellStepOfRanks(spec, Config([](RunConfig& c) { c.tensor = "1d"; }), 3, kRates),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0: ")));
-  EXPECT_THAT(
-      ForetellStepOfRanks(spec, Config([](RunConfig& c) { c.device_memory = 4096; }), 2, kRates),
-      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("4 KiB")));
+}
+
+TEST(StepOfRanksTest, ADeviceThatIsTooSmallNamesTheRankThatNeedsMost) {
+  const ModelSpec spec = ParseHfConfig(kLlama, "config")->spec;
+  RunConfig config = Config([](RunConfig& c) {
+    c.pipeline = 2;
+    c.accumulate = 2;
+    c.device_memory = 4096;
+  });
+  ASSERT_OK_AND_ASSIGN(const RankLayout layout, LayoutOf(config, 2));
+  const auto least_of = [&](int64_t rank) {
+    return LeastDeviceBytes(ForetellRankStep(spec, config, layout, rank, kRates).status());
+  };
+  // The last stage has the head, whose logits are larger than anything of a block.
+  ASSERT_GT(least_of(1), least_of(0));
+  const absl::Status small = ForetellStepOfRanks(spec, config, 2, kRates).status();
+  EXPECT_THAT(small, StatusIs(absl::StatusCode::kResourceExhausted,
+                              AllOf(StartsWith("rank 1: DEVICE is "), HasSubstr("4 KiB"))));
+  EXPECT_EQ(LeastDeviceBytes(small), least_of(1));
+  config.device_memory = *least_of(1) - 1;
+  EXPECT_EQ(LeastDeviceBytes(ForetellStepOfRanks(spec, config, 2, kRates).status()), least_of(1));
+  config.device_memory = *LeastDeviceBytes(small);
+  EXPECT_EQ(LeastDeviceBytes(ForetellStepOfRanks(spec, config, 2, kRates).status()), std::nullopt);
 }
 
 }  // namespace
