@@ -66,6 +66,8 @@ absl::StatusOr<RankRates> ParseLine(const std::string& text, const std::string& 
   GEMINI_ASSIGN_OR_RETURN(rates.copy_bytes_per_second, numbers.Number("copy_bytes_per_second"));
   GEMINI_ASSIGN_OR_RETURN(rates.update_elements_per_second,
                           numbers.Number("update_elements_per_second"));
+  GEMINI_ASSIGN_OR_RETURN(rates.device_update_elements_per_second,
+                          numbers.Number("device_update_elements_per_second"));
   return rates;
 }
 
@@ -79,6 +81,7 @@ trainer::RankStepRates RatesOfProcessor(const RankRates& rates) {
       .link = rates.link,
       .sum_bytes_per_second = share * rates.sum_bytes_per_second,
       .copy_bytes_per_second = share * rates.copy_bytes_per_second,
+      .device_update_elements_per_second = share * rates.device_update_elements_per_second,
       .update_elements_per_second = share * rates.update_elements_per_second,
       .processors = processors};
   own.compute.flops_per_second *= share;
@@ -100,7 +103,8 @@ std::string ToJson(const RankRates& rates) {
               {"link_bytes_per_second", rates.link.bytes_per_second},
               {"sum_bytes_per_second", rates.sum_bytes_per_second},
               {"copy_bytes_per_second", rates.copy_bytes_per_second},
-              {"update_elements_per_second", rates.update_elements_per_second}}
+              {"update_elements_per_second", rates.update_elements_per_second},
+              {"device_update_elements_per_second", rates.device_update_elements_per_second}}
       .dump();
 }
 

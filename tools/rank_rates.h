@@ -27,8 +27,9 @@ struct RankRates {
   trainer::ComputeRate compute;  // In fp32. Products are those of a training step.
   policies::RankLink link;       // Of rings through all ranks.
   double sum_bytes_per_second = 0;
-  double copy_bytes_per_second = 0;       // Between HOST and DEVICE.
-  double update_elements_per_second = 0;  // As AdamW updates them.
+  double copy_bytes_per_second = 0;              // Between HOST and DEVICE.
+  double update_elements_per_second = 0;         // As AdamW updates them in HOST,
+  double device_update_elements_per_second = 0;  // and on DEVICE.
 };
 
 // Returns what a rank achieves on a processor of its own. Latencies stay as they are.

@@ -25,7 +25,8 @@ RankRates Rates(int64_t num_ranks) {
           .link = {.latency_seconds = 12.5e-6, .bytes_per_second = 1.0 / 3 * 1e10},
           .sum_bytes_per_second = 2e9,
           .copy_bytes_per_second = 5e9,
-          .update_elements_per_second = 3e8};
+          .update_elements_per_second = 3e8,
+          .device_update_elements_per_second = 2e8};
 }
 
 class RankRatesTest : public ::testing::Test {
@@ -63,6 +64,7 @@ TEST_F(RankRatesTest, ARankOfManyHasMoreOfAProcessorOfItsOwn) {
   EXPECT_EQ(own.sum_bytes_per_second, 2 * rates.sum_bytes_per_second);
   EXPECT_EQ(own.copy_bytes_per_second, 2 * rates.copy_bytes_per_second);
   EXPECT_EQ(own.update_elements_per_second, 2 * rates.update_elements_per_second);
+  EXPECT_EQ(own.device_update_elements_per_second, 2 * rates.device_update_elements_per_second);
   // Two ranks leave two processors idle, which makes neither of them faster.
   EXPECT_EQ(RatesOfProcessor(Rates(2)).compute.flops_per_second, Rates(2).compute.flops_per_second);
 }

@@ -15,7 +15,8 @@ import unittest
 BENCH, MEMSTAT = (pathlib.Path(argument) for argument in sys.argv[1:3])
 MPIRUN = os.environ.get("GEMINI_MPIRUN", "mpirun")
 RATES = ("flops_per_second", "attention_flops_per_second", "memory_bytes_per_second", "kernel_ns", "latency_seconds",
-         "link_bytes_per_second", "sum_bytes_per_second", "copy_bytes_per_second", "update_elements_per_second")
+         "link_bytes_per_second", "sum_bytes_per_second", "copy_bytes_per_second", "update_elements_per_second",
+         "device_update_elements_per_second")
 
 
 def bench(*arguments):

@@ -186,7 +186,7 @@ class RanksPlanTest(unittest.TestCase):
             ranks=count, processors=2, flops_per_second=1e11 / count, attention_flops_per_second=4e10 / count,
             memory_bytes_per_second=1e10 / count, kernel_ns=4000, latency_seconds=2e-5,
             link_bytes_per_second=4e9 / count, sum_bytes_per_second=4e9 / count, copy_bytes_per_second=3e9 / count,
-            update_elements_per_second=3e8 / count)) + "\n" for count in counts))
+            update_elements_per_second=3e8 / count, device_update_elements_per_second=3e8 / count)) + "\n" for count in counts))
         return file
 
     def test_few_ranks_that_were_measured_are_run_without_memory(self):

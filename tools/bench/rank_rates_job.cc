@@ -20,6 +20,7 @@
 #include "gemini/cost_model.h"
 #include "gemini/system/status_macros.h"
 #include "server/plans/calibration.h"
+#include "tools/bench/adam_job.h"
 #include "tools/bench/reference_block.h"
 #include "torch/utils.h"
 #include "trainer/forecast/compute_rate.h"
@@ -115,19 +116,36 @@ class RankRatesJob {
     return seconds[kRuns / 2];
   }
 
-  // As the daemons of the ranks do at their start, the mean of some times.
+  // Copies and updates on DEVICE as the daemons of the ranks measure them at their start, the means
+  // of some times; and updates in HOST as the ranks make them, for many of the slices of time in
+  // which processes get a processor.
   absl::Status MeasureCopies(tools::RankRates& rates) {
     constexpr int kTimes = 15;
-    double copy_seconds = 0, update_seconds = 0;  // Of a byte, and of an element.
+    double of_copy = 0, of_update = 0;  // Seconds of a byte, and of an element.
     for (int i = 0; i < kTimes; ++i) {
       GEMINI_RETURN_IF_ERROR(Meet());
       const CostModel costs = server::Calibrate(
           /*nvme_directories=*/{}, /*gpu_memory_rate=*/std::nullopt, [] { return false; });
-      copy_seconds += 1 / costs.host_to_device;
-      update_seconds += 1 / costs.update_elements_per_second;
+      of_copy += 1 / costs.host_to_device / kTimes;
+      of_update += 1 / costs.device_update_elements_per_second / kTimes;
     }
-    GEMINI_ASSIGN_OR_RETURN(rates.copy_bytes_per_second, MeanOfRanks(kTimes / copy_seconds));
-    GEMINI_ASSIGN_OR_RETURN(rates.update_elements_per_second, MeanOfRanks(kTimes / update_seconds));
+    constexpr int64_t kElements = 4 << 20;
+    constexpr std::chrono::milliseconds kTime(400);
+    AdamJob updates(kElements, /*num_threads=*/1);
+    GEMINI_RETURN_IF_ERROR(Meet());
+    int64_t updated = 0;
+    std::chrono::duration<double> taken(0);
+    for (const auto start = std::chrono::steady_clock::now(); taken < kTime;
+         taken = std::chrono::steady_clock::now() - start) {
+      updates.Update();
+      updated += kElements;
+    }
+    // In fp32 an element has more bytes.
+    const double in_host =
+        static_cast<double>(updated) / taken.count() * AdamJob::kBytesPerElement / kBytesAnUpdate;
+    GEMINI_ASSIGN_OR_RETURN(rates.copy_bytes_per_second, MeanOfRanks(1 / of_copy));
+    GEMINI_ASSIGN_OR_RETURN(rates.device_update_elements_per_second, MeanOfRanks(1 / of_update));
+    GEMINI_ASSIGN_OR_RETURN(rates.update_elements_per_second, MeanOfRanks(in_host));
     return absl::OkStatus();
   }
 

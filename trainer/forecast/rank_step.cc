@@ -124,6 +124,15 @@ class ActionWriter final : public DryListener {
                          {.kind = RankAction::Kind::kCompute, .seconds = seconds});
   }
   const policies::RankActions& made() const { return made_; }
+  // Returns how long all of it takes as if the other ranks had come.
+  double SecondsByItself() const {
+    double seconds = 0;
+    for (const RankAction& action : made_.actions) seconds += action.seconds;
+    for (const PlayedExchange& exchange : made_.exchanges) {
+      seconds += exchange.latency_seconds + exchange.work_seconds;
+    }
+    return seconds;
+  }
   // What a rank waits for exchanges, as if the others had come: behind so many nanoseconds of
   // kernels, how many more.
   struct Wait {
@@ -208,9 +217,8 @@ absl::StatusOr<Prediction> PredictionOf(const Trace& trace, const RunConfig& con
     inputs.costs.host_to_device = static_cast<double>(config.device_bandwidth);
     inputs.costs.device_to_host = inputs.costs.host_to_device;
   }
-  // The CPU plays DEVICE, and updates there as fast as in HOST.
   inputs.costs.update_elements_per_second = rates.update_elements_per_second;
-  inputs.costs.device_update_elements_per_second = inputs.costs.update_elements_per_second;
+  inputs.costs.device_update_elements_per_second = rates.device_update_elements_per_second;
   GEMINI_ASSIGN_OR_RETURN(inputs.policy.kind, ParsePolicyKind(config.policy));
   inputs.policy.param_fraction = config.param_fraction;
   inputs.policy.optimizer_fraction = config.optimizer_fraction;
@@ -272,18 +280,19 @@ absl::StatusOr<RankStep> ForetellRankStep(const ModelSpec& spec, const RunConfig
       });
   GEMINI_RETURN_IF_ERROR(step.status());
   AddWaits(writer.waits(), step->trace);
-  GEMINI_ASSIGN_OR_RETURN(const Prediction prediction,
-                          PredictionOf(step->trace, config, plan.memory, rates));
   double gradient_bytes = 0;
   for (const int32_t tensor : step->trace.updated) {
     gradient_bytes += static_cast<double>(step->trace.tensors[tensor].size_bytes);
   }
-  const auto seconds_of_copy = [&](int64_t size_bytes) {
-    return static_cast<double>(size_bytes) / rates.copy_bytes_per_second;
-  };
-  writer.Begin(seconds_of_copy(prediction.fetch_bytes));
-  writer.Compute(seconds_of_copy(prediction.evict_bytes));
+  const double before = writer.SecondsByItself();
   ExchangeForUpdate(part, config, layout, communicator, [&] { writer.Move(gradient_bytes); });
+  // As in a round that runs, it is the interval of the update, which is the trace's last operator.
+  step->trace.operators.back().compute_ns +=
+      std::llround((writer.SecondsByItself() - before) * 1e9);
+  GEMINI_ASSIGN_OR_RETURN(const Prediction prediction,
+                          PredictionOf(step->trace, config, plan.memory, rates));
+  writer.Begin(static_cast<double>(prediction.fetch_bytes + prediction.evict_bytes) /
+               rates.copy_bytes_per_second);
   // Each value but the gradient's is read and written.
   const auto kinds = static_cast<double>(TrainableKinds(round.format()).size());
   writer.Compute(gradient_bytes * (2 * kinds - 1) /

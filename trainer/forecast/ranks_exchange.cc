@@ -26,10 +26,10 @@ std::string KeysOf(RunConfig run) { return RunKeys(run).ToToml(); }
 constexpr double kLeastRate = 1e-3, kMostRate = 1e18, kMostLatencySeconds = 1e3;
 
 absl::Status CheckRates(const RankStepRates& rates) {
-  for (const double rate :
-       {rates.compute.flops_per_second, rates.compute.memory_bytes_per_second,
-        rates.link.bytes_per_second, rates.sum_bytes_per_second, rates.copy_bytes_per_second,
-        rates.update_elements_per_second, rates.processors}) {
+  for (const double rate : {rates.compute.flops_per_second, rates.compute.memory_bytes_per_second,
+                            rates.link.bytes_per_second, rates.sum_bytes_per_second,
+                            rates.copy_bytes_per_second, rates.device_update_elements_per_second,
+                            rates.update_elements_per_second, rates.processors}) {
     if (!(rate >= kLeastRate && rate <= kMostRate)) {
       return absl::InvalidArgumentError(
           absl::StrCat("a rate of ", rate, ": it is between ", kLeastRate, " and ", kMostRate));
@@ -53,15 +53,17 @@ std::string EncodeRanksRequest(const RanksRequest& request) {
   const TraceRequest of_round = {.round = {.has_documents = request.run.has_documents},
                                  .rate = request.rates.compute,
                                  .task = request.task};
-  const Json json = {{kRanksKey, request.num_ranks},
-                     {"run", KeysOf(request.run)},
-                     {"round", Json::parse(EncodeRequest(of_round))},
-                     {"latency_seconds", request.rates.link.latency_seconds},
-                     {"link_bytes_per_second", request.rates.link.bytes_per_second},
-                     {"sum_bytes_per_second", request.rates.sum_bytes_per_second},
-                     {"copy_bytes_per_second", request.rates.copy_bytes_per_second},
-                     {"update_elements_per_second", request.rates.update_elements_per_second},
-                     {"processors", request.rates.processors}};
+  const Json json = {
+      {kRanksKey, request.num_ranks},
+      {"run", KeysOf(request.run)},
+      {"round", Json::parse(EncodeRequest(of_round))},
+      {"latency_seconds", request.rates.link.latency_seconds},
+      {"link_bytes_per_second", request.rates.link.bytes_per_second},
+      {"sum_bytes_per_second", request.rates.sum_bytes_per_second},
+      {"copy_bytes_per_second", request.rates.copy_bytes_per_second},
+      {"device_update_elements_per_second", request.rates.device_update_elements_per_second},
+      {"update_elements_per_second", request.rates.update_elements_per_second},
+      {"processors", request.rates.processors}};
   return JsonText(json, /*indent=*/-1);
 }
 
@@ -83,6 +85,8 @@ absl::StatusOr<RanksRequest> ParseRanksRequest(absl::string_view line) {
     json.at("link_bytes_per_second").get_to(request.rates.link.bytes_per_second);
     json.at("sum_bytes_per_second").get_to(request.rates.sum_bytes_per_second);
     json.at("copy_bytes_per_second").get_to(request.rates.copy_bytes_per_second);
+    json.at("device_update_elements_per_second")
+        .get_to(request.rates.device_update_elements_per_second);
     json.at("update_elements_per_second").get_to(request.rates.update_elements_per_second);
     json.at("processors").get_to(request.rates.processors);
     GEMINI_RETURN_IF_ERROR(CheckRates(request.rates));

@@ -18,7 +18,8 @@ struct RankStepRates {
   double sum_bytes_per_second = 0;  // Of what others sent, that it adds up. > 0.
   // As a daemon measures them at its start (server/plans/calibration.h). Both > 0.
   double copy_bytes_per_second = 0;
-  double update_elements_per_second = 0;
+  double device_update_elements_per_second = 0;
+  double update_elements_per_second = 0;  // In HOST, as the client updates. > 0.
   double processors = 1;
 };
 

@@ -43,6 +43,7 @@ const RankStepRates kRates = {
     .link = {.latency_seconds = 1e-5, .bytes_per_second = 2e9},
     .sum_bytes_per_second = 4e9,
     .copy_bytes_per_second = 3e9,
+    .device_update_elements_per_second = 3e8,
     .update_elements_per_second = 3e8,
     .processors = 2};
 

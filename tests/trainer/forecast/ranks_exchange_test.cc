@@ -25,6 +25,7 @@ RanksRequest SomeRequest() {
                 .link = {.latency_seconds = 1e-5, .bytes_per_second = 3e9},
                 .sum_bytes_per_second = 2e9,
                 .copy_bytes_per_second = 5e9,
+                .device_update_elements_per_second = 4e8,
                 .update_elements_per_second = 6e8,
                 .processors = 2}};
   request.run.steps = 1;  // A file of keys has some.
@@ -55,6 +56,8 @@ TEST(RanksExchangeTest, ARequestComesThroughWithEveryKey) {
   EXPECT_EQ(got.rates.link.bytes_per_second, sent.rates.link.bytes_per_second);
   EXPECT_EQ(got.rates.sum_bytes_per_second, sent.rates.sum_bytes_per_second);
   EXPECT_EQ(got.rates.copy_bytes_per_second, sent.rates.copy_bytes_per_second);
+  EXPECT_EQ(got.rates.device_update_elements_per_second,
+            sent.rates.device_update_elements_per_second);
   EXPECT_EQ(got.rates.update_elements_per_second, sent.rates.update_elements_per_second);
   EXPECT_EQ(got.rates.processors, sent.rates.processors);
 }
