@@ -9,7 +9,7 @@ With --exact, two ranks with a half of the model each (--zero 3) must print the 
 micro-batches, which adds in the same order: those of MPI's sums. Two that share each layer (--tensor 1d) print the same
 numbers whoever launched them, within TOLERANCE of one process. Of both, NCCL's own sums are compared with the exact ones,
 which of two ranks are equal in fp32. Two ranks that have one GPU without --share-gpu are refused. One that is killed ends all
-within ENDS_S.
+within ENDS_S. With ever less memory for each rank, operators find none in a rehearsal and get more, and the numbers stay.
 Exit status: 0 all agreed; 1 one did not, and its line says what.
 """
 import argparse
@@ -73,9 +73,9 @@ def launched(arguments, launcher, words):
     return [*command, *words]
 
 
-def keys_of_device(arguments):
+def keys_of_device(arguments, memory=None):
     return ["--device", "cpu"] if arguments.cpu else ["--device", arguments.device, "--device-memory",
-                                                       arguments.device_memory]
+                                                       memory or arguments.device_memory]
 
 
 def keys_of_ranks(arguments):
@@ -97,16 +97,21 @@ def run(command):
                           stdin=subprocess.DEVNULL, env=environment())
 
 
+def numbers_of(output):
+    """What a run wrote that is compared, in order."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [(key, line[key]) for line in lines for key in COMPARED if key in line]
+
+
 def train(arguments, tag, launcher, *more):
-    """The numbers that a run of six steps wrote, in order; RuntimeError: it failed."""
+    """The numbers that a run of six steps wrote; RuntimeError: it failed."""
     output = arguments.folder / tag
     words = train_words(arguments, output, "--no-save", "--steps", STEPS, "--batch", 4, "--eval-data",
                         arguments.models / "eval.npy", "--eval-every", STEPS // 2, *more)
     done = run(launched(arguments, launcher, words + keys_of_ranks(arguments)) if launcher else words)
     if done.returncode != 0:
         raise RuntimeError(f"{tag}: status {done.returncode}: {done.stderr[-1500:]}")
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [(key, line[key]) for line in lines for key in COMPARED if key in line]
+    return numbers_of(output)
 
 
 def difference(found, expected):
@@ -202,6 +207,27 @@ def check_a_kill(arguments, launcher, way):
                 os.kill(pid, signal.SIGKILL)
 
 
+def check_a_rehearsal(arguments, launcher):
+    """Goes down to a DEVICE that operators of this batch do not fit into at first, and on to one that is too small."""
+    output, expected, begun_again = arguments.folder / f"rehearsal-{launcher}", None, 0
+    for mebibytes in range(2048, 0, -64):
+        words = [arguments.bin / "gemini-train", "--model", arguments.models / MODEL, "--data",
+                 arguments.models / "tokens.npy", "--output", output, "--overwrite", "--no-save", "--steps", 2, "--sequence",
+                 64, "--batch", 64, "--threads", 1, "--log-level", "info", *keys_of_device(arguments, f"{mebibytes}MiB"),
+                 *WAYS["zero"][0], "--exact", *keys_of_ranks(arguments)]
+        done = run(launched(arguments, launcher, words))
+        if done.returncode != 0:
+            break  # Too little: that is refused, or said before the first step.
+        expected = expected or numbers_of(output)
+        unlike = difference(numbers_of(output), expected)
+        if unlike:
+            return [f"with {mebibytes} MiB: {unlike}"]
+        begun_again += "the rehearsal of rank" in done.stderr
+    print(f"rehearsal {launcher}: begun again with {begun_again} sizes; the last one, {mebibytes} MiB, ended with "
+          f"{done.returncode}: {done.stderr.strip()[-300:]}", flush=True)
+    return [] if begun_again else ["no size had a rehearsal that was begun again"]
+
+
 def check_a_shared_gpu_is_refused(arguments, launcher):
     words = train_words(arguments, arguments.folder / "refused", "--steps", 1)
     done = run(launched(arguments, launcher, words))
@@ -215,6 +241,7 @@ def checks(arguments):
     for launcher in arguments.launchers:
         if not arguments.cpu:
             yield f"refused {launcher}", lambda launcher=launcher: check_a_shared_gpu_is_refused(arguments, launcher)
+            yield f"rehearsal {launcher}", lambda launcher=launcher: check_a_rehearsal(arguments, launcher)
         for way in WAYS:
             for precision in ("fp32", "bf16"):
                 yield (f"{way} {precision} {launcher}",
