@@ -217,15 +217,18 @@ def check_a_rehearsal(arguments, launcher):
                  *WAYS["zero"][0], "--exact", *keys_of_ranks(arguments)]
         done = run(launched(arguments, launcher, words))
         if done.returncode != 0:
-            break  # Too little: that is refused, or said before the first step.
+            break
         expected = expected or numbers_of(output)
         unlike = difference(numbers_of(output), expected)
         if unlike:
             return [f"with {mebibytes} MiB: {unlike}"]
-        begun_again += "the rehearsal of rank" in done.stderr
-    print(f"rehearsal {launcher}: begun again with {begun_again} sizes; the last one, {mebibytes} MiB, ended with "
-          f"{done.returncode}: {done.stderr.strip()[-300:]}", flush=True)
-    return [] if begun_again else ["no size had a rehearsal that was begun again"]
+        begun_again += "operators got more memory" in done.stderr
+    said = done.stderr.strip()[-600:]
+    print(f"rehearsal {launcher}: {begun_again} sizes had more memory given; the last one, {mebibytes} MiB, ended with "
+          f"{done.returncode}: {said}", flush=True)
+    # Too little is refused, by its numbers or by a rehearsal, and never found out in a step.
+    wrong = [] if done.returncode == 1 and "DEVICE" in said else [f"{mebibytes} MiB: status {done.returncode}: {said}"]
+    return wrong if begun_again else [*wrong, "no size had more memory given in a rehearsal"]
 
 
 def check_a_shared_gpu_is_refused(arguments, launcher):

@@ -35,6 +35,7 @@ class NcclTrainingTest(RanksTestCase):
         output = self.directory / name
         result = run_launched(with_library(command(num_ranks, keys_by_nccl(output=output, **keys))))
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
+        self.assertIn("rehearsed a step", result.stderr)  # Which is no step: the bytes below are of those alone.
         return output
 
     def by_torchrun(self, num_ranks, name, **keys):

@@ -131,7 +131,7 @@ class RankRatesJob {
     }
     constexpr int64_t kElements = 4 << 20;
     constexpr std::chrono::milliseconds kTime(400);
-    AdamJob updates(kElements, /*num_threads=*/1);
+    AdamJob updates(kElements, /*num_threads=*/0);  // As many as a daemon takes, and a client.
     GEMINI_RETURN_IF_ERROR(Meet());
     int64_t updated = 0;
     std::chrono::duration<double> taken(0);

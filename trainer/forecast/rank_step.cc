@@ -118,7 +118,7 @@ class ActionWriter final : public DryListener {
         {seen_ns_, std::llround((exchange.latency_seconds + exchange.work_seconds) * 1e9)});
   }
 
-  // Notes what was to be done first. It is called before anything else is noted.
+  // Puts work in front of all that is noted.
   void Begin(double seconds) {
     made_.actions.insert(made_.actions.begin(),
                          {.kind = RankAction::Kind::kCompute, .seconds = seconds});

@@ -26,6 +26,12 @@ std::string KeysOf(RunConfig run) { return RunKeys(run).ToToml(); }
 constexpr double kLeastRate = 1e-3, kMostRate = 1e18, kMostLatencySeconds = 1e3;
 
 absl::Status CheckRates(const RankStepRates& rates) {
+  const double attention = rates.compute.attention_flops_per_second;  // 0: as of other products.
+  if (!(attention == 0 || (attention >= kLeastRate && attention <= kMostRate))) {
+    return absl::InvalidArgumentError(absl::StrCat("a rate of attention of ", attention,
+                                                   ": it is 0, or between ", kLeastRate, " and ",
+                                                   kMostRate));
+  }
   for (const double rate : {rates.compute.flops_per_second, rates.compute.memory_bytes_per_second,
                             rates.link.bytes_per_second, rates.sum_bytes_per_second,
                             rates.copy_bytes_per_second, rates.device_update_elements_per_second,

@@ -218,9 +218,12 @@ Work Communicator::Start(Operation operation) {
                      " bytes or elements, rank ", operation.place, " of the ", group.size(), " in ",
                      group.name, " from rank ", group.place, ", tag ", operation.tag)));
   }
-  if (is_silent_) return DoneWork(absl::OkStatus());
   {
     MutexLock lock(mutex_);
+    if (is_silent_) {
+      ++num_messages_;
+      return DoneWork(absl::OkStatus());
+    }
     SentBytes& sent = sent_[{kind, group.name, operation.site}];
     ++sent.operations;
     sent.bytes +=

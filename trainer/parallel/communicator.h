@@ -186,9 +186,10 @@ class Communicator {
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,
                int64_t tag, absl::string_view site);
 
-  // Sets whether this rank is silent. What it issues then goes to nobody, counts nowhere, and is
-  // done at once: memory stays as it was. So it can run a program that others have not come to, as
-  // long as nothing depends on what would come. Not while something is under way.
+  // Sets whether this rank is silent. What it issues then goes to nobody, is in no count of bytes
+  // and no checksum, and is done at once: memory stays as it was. So it can run a program that
+  // others have not come to, as long as nothing depends on what would come. Not while something is
+  // under way.
   void set_silent(bool is_silent) { is_silent_ = is_silent; }
 
   // Returns, by the groups' ids, a checksum of the collectives that this rank has issued in each:
@@ -197,7 +198,8 @@ class Communicator {
   std::vector<uint32_t> checksums() const;
   // Returns how many collectives this rank has issued, by the groups' ids. Any thread may ask.
   std::vector<int64_t> num_issued() const;
-  // Returns how many messages this rank has begun to send or to receive. Any thread may ask.
+  // Returns how many messages this rank has begun to send or to receive, and how many operations of
+  // any kind in silence: others that wait for it see by that that it goes on. Any thread may ask.
   int64_t num_messages() const;
   // Returns the collective that is under way. One at a time is. Any thread may ask.
   std::optional<CollectiveUnderWay> under_way() const;

@@ -48,6 +48,8 @@ class RanksParameterStore final : public ParameterStore {
   void BeginPhase(absl::string_view name) override { own_->BeginPhase(name); }
   void EndPhase() override { own_->EndPhase(); }
   absl::Status status() const override { return own_->status(); }
+  bool GiveWay() override { return own_->GiveWay(); }
+  void ForgetGradients() override { own_->ForgetGradients(); }
   client::TrainingStats usage() const override { return own_->usage(); }
   void ResetPeaks() override { own_->ResetPeaks(); }
 

@@ -172,11 +172,11 @@ void PipelineStage::Send(const PipelineTask& task, const Stream& stream) {
   }
 }
 
-void PipelineStage::DropSent(bool waits) {
+void PipelineStage::DropSent(size_t most) {
   while (!sending_.empty()) {
     Transfer& first = sending_.front();
     const bool is_done = std::ranges::all_of(first.work, [](const Work& w) { return w->Done(); });
-    if (!is_done && !waits) return;
+    if (!is_done && sending_.size() <= most) return;
     AwaitTransfer(first, CollectiveKind::kSend);
     sending_.pop_front();
   }
@@ -262,10 +262,10 @@ absl::StatusOr<std::vector<LossValues>> PipelineStage::Run(const Step& step) {
       RunBackward(tasks_[i], step);
     }
     run_tasks_.push_back(tasks_[i]);
-    DropSent(/*waits=*/false);
+    DropSent(2 * static_cast<size_t>(model_.place().stages.num_stages()));
     if (has_next && !is_ahead) BeginReceive(tasks_[i + 1], step.batches.front().inputs);
   }
-  DropSent(/*waits=*/true);
+  DropSent(/*most=*/0);
   model_.AddOverCopies();
   return losses;
 }
@@ -285,7 +285,7 @@ LossValues PipelineStage::Evaluate(const Batch& batch) {
       Send(task, output);
     }
   }
-  DropSent(/*waits=*/true);
+  DropSent(/*most=*/0);
   return loss;
 }
 

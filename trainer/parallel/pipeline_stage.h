@@ -9,7 +9,9 @@
 //         the input, but not the output: that is dropped once it is sent. One input, or one
 //         gradient, is received ahead.
 // Order:  a task's input is begun to be received before the task ahead of it is run, and nobody
-//         waits for what it sends, so two ranks may send to each other at once.
+//         waits for what it has just sent, so two ranks may send to each other at once. A rank that
+//         runs ahead, as on a GPU, waits for what it sent two rounds of the stages before: that has
+//         been taken wherever ranks keep to their lists.
 // Thread: the one that issues the rank's collectives.
 // Errors: those of the Communicator are thrown as c10::Error, as Torch's are, and those of a
 //         step's check are returned. The job is over behind all of them.
@@ -105,8 +107,8 @@ class PipelineStage {
   Stream TakeReceived();
   // Sends what leaves the task's stage: forward, or the gradients of what entered it.
   void Send(const policies::PipelineTask& task, const Stream& stream);
-  // Drops what has arrived; waits for all that is left if `waits`.
-  void DropSent(bool waits);
+  // Drops what has arrived, and waits for what was sent first while there is more than `most`.
+  void DropSent(size_t most);
   // Runs the blocks of a stage for what enters it, and sets `context` to that of the batch.
   Stream RunBlocks(int64_t stage, const Batch& batch, Stream input, BatchContext& context);
   absl::Status RunForward(const policies::PipelineTask& task, const Step& step,

@@ -49,7 +49,8 @@ class RankAgreement {
   // Returns the text that the first rank has.
   absl::StatusOr<std::string> TextOfFirst(const std::string& own) const;
 
-  // While one lives, what this rank issues goes to nobody (Communicator::set_silent).
+  // While one lives, what this rank issues goes to nobody (Communicator::set_silent). Nothing is to
+  // be agreed on or gathered then: the answers would mean nothing.
   class Silence {
    public:
     explicit Silence(const RankAgreement& ranks) : communicator_(ranks.communicator_) { Set(true); }

@@ -39,7 +39,8 @@ TensorShift::TensorShift(const torch::Tensor& x, const RankLine& line, const std
 }
 
 TensorShift::~TensorShift() {
-  if (work_ == nullptr) return;
+  // Others may still read and write it, unless it was done, as in silence.
+  if (work_ == nullptr || (work_->Done() && work_->Wait().ok())) return;
   KeepForEver(std::make_shared<std::vector<torch::Tensor>>(std::vector{from_, to_}));
 }
 

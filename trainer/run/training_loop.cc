@@ -22,6 +22,7 @@
 #include "trainer/parallel/rank_losses.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/run/learning_rate.h"
+#include "trainer/run/operator_room.h"
 #include "trainer/run/read_batch.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/torch_failure.h"
@@ -38,7 +39,8 @@ class Loop {
         config_(parts.config),
         rate_(schedule, config_.lr, config_.warmup_steps, config_.steps),
         batches_(config_, parts.data, parts.source.config().spec.vocab_size, parts.part,
-                 parts.device) {
+                 parts.device),
+        room_(parts.model, parts.store, parts.activations, parts.ranks, parts.log) {
     summary_.item_name = std::string(parts.data.item_name());
     if (resumed == nullptr) return;
     state_ = *resumed;
@@ -52,25 +54,15 @@ class Loop {
   absl::StatusOr<TrainingSummary> Run();
 
  private:
-  // Runs what a step does, but for its update, without other ranks: where operators find no memory,
-  // again with more, until they do. So none waits for another that settles this. COLLECTIVE: what
-  // one of them cannot do, all return.
-  absl::Status Rehearse();
   absl::Status Step();
   // Forward and backward of this rank's part of a step, of so many micro-batches, or of all where
   // they run together. Returns their losses.
   absl::StatusOr<LossSum> ForwardBackward(const LossFactors& factors, int64_t micro_batches);
   // The same, vertically or in a pipeline.
   absl::StatusOr<LossSum> ForwardBackwardTogether(const LossFactors& factors);
-  // Once more, and again, where operators found no memory and the store has more for them: the same
-  // numbers come out. Not in the middle of what other ranks take part in.
-  absl::StatusOr<LossSum> WithRoom(absl::string_view what,
-                                   absl::FunctionRef<absl::StatusOr<LossSum>()> compute);
   // Loss of one micro-batch after backward. The step adds gradients up in its last one.
   absl::StatusOr<LossValues> RunMicroBatch(int64_t micro_batch, bool is_last,
                                            const LossFactors& factors);
-  // Drops what forwards and backwards have left.
-  absl::Status DropGradients();
   absl::StatusOr<Batch> MicroBatch(int64_t micro_batch) const {
     return Explained("the batch", [&] { return batches_.Read(numbers(), micro_batch); });
   }
@@ -78,12 +70,10 @@ class Loop {
   StepNumbers numbers() const { return {state_.step, state_.sequences_taken}; }
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
-  // Whether no other rank waits for what this one computes.
-  bool is_by_itself() const { return parts_.ranks.is_alone() || is_rehearsing_; }
   // Returns an error, unless other ranks wait for what this one computes with them: then all of
   // them hear of it in AddUp.
   absl::Status TellLater(absl::Status status) {
-    if (is_by_itself()) return status;
+    if (room_.is_by_itself()) return status;
     told_later_.Update(std::move(status));
     return absl::OkStatus();
   }
@@ -132,11 +122,11 @@ class Loop {
   const RunConfig& config_;
   const LearningRate rate_;
   const StepBatches batches_;
+  OperatorRoom room_;
   TrainerState state_;
   TrainingSummary summary_;
   StepClock clock_;
   client::TrainingStats before_;  // At the last step's end.
-  bool is_rehearsing_ = false;
   bool told_of_registration_ = false;
   bool told_of_metrics_ = false;
   bool told_of_housekeeping_ = false;
@@ -202,7 +192,7 @@ absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
 absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
   // A failed fetch gives an operator NaN, so the store is asked before the loss is.
   GEMINI_RETURN_IF_ERROR(parts_.store.status());
-  if (is_rehearsing_ || std::isfinite(loss)) return absl::OkStatus();
+  if (room_.is_rehearsing() || std::isfinite(loss)) return absl::OkStatus();
   return NonFiniteLoss(loss, micro_batch);
 }
 
@@ -230,30 +220,6 @@ absl::StatusOr<LossSum> Loop::ForwardBackward(const LossFactors& factors, int64_
     loss.Add(one, config_.batch);
   }
   return loss;
-}
-
-absl::StatusOr<LossSum> Loop::WithRoom(absl::string_view what,
-                                       absl::FunctionRef<absl::StatusOr<LossSum>()> compute) {
-  absl::StatusOr<LossSum> loss = compute();
-  if (!is_by_itself()) return loss;
-  while (OperatorsHadNoMemory(loss.status()) && parts_.store.status().ok()) {
-    // Nothing of the attempt is worth room.
-    parts_.activations.Clear();
-    GEMINI_RETURN_IF_ERROR(DropGradients());
-    if (!parts_.store.GiveWay()) break;
-    parts_.log(absl::StrCat(what, " is begun again with more memory for operators, taken from ",
-                            "parameters: ", loss.status().message()));
-    loss = compute();
-  }
-  return loss;
-}
-
-absl::Status Loop::DropGradients() {
-  return Explained("zero_grad", [this] {
-    parts_.model.zero_grad();
-    parts_.model.Forget();
-    return absl::OkStatus();
-  });
 }
 
 absl::StatusOr<LossSum> Loop::ForwardBackwardTogether(const LossFactors& factors) {
@@ -304,31 +270,14 @@ void Loop::Account(const client::TrainingStats& usage) {
   now.non_model_peak_bytes = std::max(now.non_model_peak_bytes, before.non_model_peak_bytes);
 }
 
-absl::Status Loop::Rehearse() {
-  // Of two, the first one's gradients are kept for the last one, as of all.
-  const int64_t micro_batches = std::min<int64_t>(config_.accumulate, 2);
-  const auto rehearse = [&]() -> absl::Status {
-    const PhaseScope phase(parts_.store, "rehearsal");
-    const RankAgreement::Silence silence(parts_.ranks);
-    is_rehearsing_ = true;
-    const absl::Cleanup end = [this] { is_rehearsing_ = false; };
-    const absl::StatusOr<LossSum> loss =
-        WithRoom(absl::StrCat("the rehearsal of rank ", parts_.ranks.rank()),
-                 [&] { return ForwardBackward(LossFactors(), micro_batches); });
-    GEMINI_RETURN_IF_ERROR(loss.status());
-    return DropGradients();
-  };
-  return parts_.ranks.Agree(rehearse());
-}
-
 absl::Status Loop::Step() {
   const absl::Duration start = MonotonicNow();
   const SentByKind sent_before = parts_.ranks.sent();
   parts_.store.ResetPeaks();
   GEMINI_ASSIGN_OR_RETURN(const LossFactors factors, FactorsOfStep());
-  GEMINI_ASSIGN_OR_RETURN(const LossSum own, WithRoom(absl::StrCat("step ", state_.step + 1), [&] {
-                            return ForwardBackward(factors, config_.accumulate);
-                          }));
+  GEMINI_ASSIGN_OR_RETURN(const LossSum own, room_.Run(absl::StrCat("step ", state_.step + 1), [&] {
+    return ForwardBackward(factors, config_.accumulate);
+  }));
   LossSum sum;
   GEMINI_RETURN_IF_ERROR(AddUp(own, sum));
   const LossValues values = sum.Mean();
@@ -472,9 +421,9 @@ absl::Status Loop::Evaluate() {
                  count);
         return loss;
       };
-      GEMINI_ASSIGN_OR_RETURN(const LossSum loss, WithRoom("an evaluation's batch", [&] {
-                                return Explained("evaluation", evaluate);
-                              }));
+      GEMINI_ASSIGN_OR_RETURN(const LossSum loss, room_.Run("an evaluation's batch", [&] {
+        return Explained("evaluation", evaluate);
+      }));
       GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
       GEMINI_RETURN_IF_ERROR(AddUp(is_needed ? loss : LossSum(), sum));
       parts_.progress.ShowPart(
@@ -568,7 +517,10 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
   GEMINI_ASSIGN_OR_RETURN(state_.data, parts_.data.Fingerprint());
   parts_.model.train();
   if (parts_.rehearses && state_.step < config_.steps && signal() == 0) {
-    GEMINI_RETURN_IF_ERROR(Rehearse());
+    // Of two micro-batches, the first one's gradients are kept for the last one, as of all.
+    GEMINI_RETURN_IF_ERROR(room_.Rehearse([this] {
+      return ForwardBackward(LossFactors(), std::min<int64_t>(config_.accumulate, 2));
+    }));
   }
   before_ = parts_.store.usage();
   // What the run was interrupted in that this one goes on with.

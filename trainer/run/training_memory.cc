@@ -105,7 +105,8 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 void MakeGpuOperatorsRepeatable() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  // Nothing here reads what it has not written.
+  // Nothing here reads what it has not written, but a rehearsal (operator_room.h), whose numbers
+  // are dropped.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 

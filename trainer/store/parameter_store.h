@@ -67,6 +67,9 @@ class ParameterStore {
   // Called when an operator found no memory and none runs now. Returns whether there is more than
   // before.
   virtual bool GiveWay() { return false; }
+  // Forgets the gradients of backwards that were given up, behind zero_grad: waits for those that
+  // are on their way, whose memory goes back. The next ones are the first of a step.
+  virtual void ForgetGradients() {}
   // Peaks are since ResetPeaks.
   virtual client::TrainingStats usage() const = 0;
   virtual void ResetPeaks() = 0;

@@ -42,6 +42,7 @@ class JoinedParameterStore final : public ParameterStore {
   void EndPhase() override { store_->EndPhase(); }
   absl::Status status() const override { return store_->status(); }
   bool GiveWay() override { return store_->GiveWay(); }
+  void ForgetGradients() override { store_->ForgetGradients(); }
   client::TrainingStats usage() const override { return store_->usage(); }
   void ResetPeaks() override { store_->ResetPeaks(); }
 

@@ -31,6 +31,7 @@ class ManagedParameterStore final : public ParameterStore {
   void EndPhase() override;
   absl::Status status() const override;
   bool GiveWay() override { return session_.GiveWay(); }
+  void ForgetGradients() override { session_.ForgetGradients(); }
   client::TrainingStats usage() const override { return session_.stats(); }
   void ResetPeaks() override;
 

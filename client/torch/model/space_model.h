@@ -57,6 +57,11 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   UpdateQueue& updates() { return *updates_; }
   // As Gradients::ReleaseOldest.
   bool ReleaseOldestGradient() { return gradients_->ReleaseOldest(); }
+  // Waits for gradients that are on their way: those from now on are of a new step.
+  void ForgetGradients() {
+    gradients_->Finish();
+    gradients_->BeginStep();
+  }
 
   absl::Status Prepare(ManagedStorage& storage) override;
   absl::Status PrepareWrite(ManagedStorage& storage) override {

@@ -289,6 +289,11 @@ bool TrainingSession::GiveWay() {
   return state_->device->GiveWay();
 }
 
+void TrainingSession::ForgetGradients() {
+  if (!state_->is_open) return;
+  for (const auto& model : state_->models) model->open()->ForgetGradients();
+}
+
 void TrainingSession::SetCounting(bool counts) {
   if (state_->is_open) state_->device->SetCounting(counts);
 }

@@ -118,6 +118,9 @@ class TrainingSession {
   // operators have more memory now, taken from chunks, so that trying again is worthwhile. That is
   // so on a GPU; on the CPU chunks were evicted already. No operator may run.
   bool GiveWay();
+  // Forgets the gradients of a step that is given up, behind the modules' zero_grad: waits for
+  // those that are on their way out, which hold memory of operators. No operator may run.
+  void ForgetGradients();
 
   // As SessionDevice::SetCounting, while the session is open.
   void SetCounting(bool counts);

@@ -4,6 +4,7 @@
 #include "trainer/parallel/pipeline_stage.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -386,6 +387,72 @@ TEST(PipelineStageScheduleTest, OneThatIsOnlyForetoldIsRefused) {
     EXPECT_THAT(PipelineStage::Make(*model, me, *line, PipelineSchedule::kInterleaved, 3).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   });
+}
+
+// A rank by itself whose messages are not taken before it waits for them, as on a GPU that is far
+// behind.
+class LateSends final : public Communicator {
+ public:
+  using Communicator::Communicator;
+  int64_t most_on_their_way() const { return most_on_their_way_; }
+
+ protected:
+  Work Issue(Operation operation) override {
+    if (operation.kind == CollectiveKind::kReceive) {
+      std::memset(operation.to, 0, static_cast<size_t>(operation.count));
+    }
+    if (operation.kind != CollectiveKind::kSend) return DoneWork(absl::OkStatus());
+    most_on_their_way_ = std::max(most_on_their_way_, ++on_their_way_);
+    return std::make_shared<LateWork>(on_their_way_);
+  }
+  absl::Status Prepare(const RankGroup& /*group*/) override { return absl::OkStatus(); }
+
+ private:
+  class LateWork final : public PendingWork {
+   public:
+    explicit LateWork(int64_t& on_their_way) : on_their_way_(on_their_way) {}
+    absl::Status Wait() override {
+      if (!std::exchange(is_taken_, true)) --on_their_way_;
+      return absl::OkStatus();
+    }
+    bool Done() const override { return is_taken_; }
+
+   private:
+    int64_t& on_their_way_;
+    bool is_taken_ = false;
+  };
+  int64_t on_their_way_ = 0;
+  int64_t most_on_their_way_ = 0;
+};
+
+TEST(PipelineStageMemoryTest, WhatIsSentIsKeptForTwoRoundsOfTheStagesAtMost) {
+  constexpr int64_t kMicroBatches = 16;
+  const RankLayout layout(*policies::Mesh::Make(2, {.pipeline = 2}), policies::TensorGrid());
+  for (const int64_t chunks : {1, 2}) {
+    for (const int64_t rank : {0, 1}) {
+      LateSends me(rank, 2);
+      ASSERT_OK_AND_ASSIGN(
+          const std::unique_ptr<GatheredModel> model,
+          MakeModelOfRank(ParseHfConfig(kOpt.json, "config")->spec, torch::kFloat32, me, layout,
+                          {.division = UnitDivision::kReplicas, .block_elements = kBlock},
+                          chunks == 1 ? ModelStages(2, {2, 2}) : ModelStages(2, {1, 1, 1, 1})));
+      {
+        const torch::NoGradGuard no_grad;
+        for (Tensor& parameter : model->parameters()) parameter.fill_(0.01);
+      }
+      ASSERT_OK_AND_ASSIGN(const RankGroup* const line,
+                           me.MakeGroup("pipeline", layout.Pipelines()));
+      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PipelineStage> stage,
+                           PipelineStage::Make(*model, me, *line,
+                                               chunks == 1 ? PipelineSchedule::k1f1b
+                                                           : PipelineSchedule::kInterleaved,
+                                               kMicroBatches));
+      const std::vector<Batch> batches(kMicroBatches, BatchOf(0, 0));
+      EXPECT_OK(stage->Run({batches, LossFactors(), [](int64_t) { return DropoutDraw(); },
+                            [](int64_t, double) { return absl::OkStatus(); }}));
+      EXPECT_EQ(me.most_on_their_way(), 2 * 2 * chunks + 1);  // The last one is just being sent.
+    }
+  }
 }
 
 // What fails leaves no graph behind, nor anything that is held.

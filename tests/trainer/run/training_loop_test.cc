@@ -168,7 +168,7 @@ class TrainingLoopTest : public ::testing::Test {
   void Run(const Attempts& attempts, const std::string& schedule, Outcome& outcome) {
     RunRank(attempts, schedule, RankAgreement(), outcome);
   }
-  // The same of two ranks that rehearse, and learn from halves of a step.
+  // The same of two ranks, which learn from halves of a step.
   void RunTwoRanks(const std::array<Attempts, 2>& attempts, const std::string& schedule,
                    std::array<Outcome, 2>& outcomes) {
     RunThreadRanks(2, [&](Communicator& me) {
@@ -232,7 +232,7 @@ class TrainingLoopTest : public ::testing::Test {
          .progress = progress,
          .interrupt = interrupt,
          .ranks = ranks,
-         .rehearses = !ranks.is_alone(),
+         .rehearses = rehearses_,
          .part = {.index = ranks.rank(), .count = ranks.num_ranks()},
          .log =
              [&](const std::string& line) {
@@ -250,6 +250,7 @@ class TrainingLoopTest : public ::testing::Test {
     }
   }
 
+  bool rehearses_ = false;
   bool no_save_ = false;
   bool blocks_first_save_ = false;
   int64_t save_every_ = 0;
@@ -284,7 +285,9 @@ TEST_F(TrainingLoopTest, WhatIsBegunAgainGivesTheSameNumbers) {
 TEST_F(TrainingLoopTest, ARehearsalIsBegunAgainAndChangesNoNumber) {
   for (const std::string schedule : {"horizontal", "vertical"}) {
     std::array<Outcome, 2> plain, again;
+    rehearses_ = false;
     RunTwoRanks({}, schedule, plain);
+    rehearses_ = true;
     RunTwoRanks({Attempts{}, Attempts{{30, 250}, 2, "rehearsal"}}, schedule, again);
     for (const size_t rank : {size_t{0}, size_t{1}}) {
       ASSERT_OK(plain[rank].summary);
@@ -301,6 +304,7 @@ TEST_F(TrainingLoopTest, ARehearsalIsBegunAgainAndChangesNoNumber) {
 }
 
 TEST_F(TrainingLoopTest, ARehearsalWithoutMoreMemoryEndsAllRanksBeforeAStep) {
+  rehearses_ = true;
   std::array<Outcome, 2> outcomes;
   RunTwoRanks({Attempts{}, Attempts{{30, 30}, 1, "rehearsal"}}, "horizontal", outcomes);
   for (const Outcome& outcome : outcomes) {

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/parallel/communicator_dry.h"
 #include "trainer/parallel/model_of_ranks.h"
+#include "trainer/parallel/stage_dealing.h"
 
 namespace gemini::trainer {
 namespace {
@@ -91,6 +94,80 @@ const Sharing kSharings[] = {
 
 INSTANTIATE_TEST_SUITE_P(Sharings, PlanForShardsTest, ::testing::ValuesIn(kSharings),
                          [](const auto& one) { return one.param.name; });
+
+// A deep model with small tables, so that stages are alike: 24 blocks, of four matrices of
+// attention and three of an MLP.
+constexpr char kDeep[] =
+    R"({"model_type":"llama","vocab_size":512,"max_position_embeddings":128,"hidden_size":512,
+        "intermediate_size":1408,"num_hidden_layers":24,"num_attention_heads":8,
+        "num_key_value_heads":8})";
+constexpr int64_t kDeepElements = 2 * 512 * 512 + 24 * (4 * 512 * 512 + 3 * 512 * 1408);
+
+struct Stages {
+  int64_t pipeline = 1;
+  int64_t tensor = 1;
+  int64_t data = 1;
+  int64_t zero = 0;
+};
+
+class PlanForStagesTest : public ::testing::TestWithParam<Stages> {};
+
+// By the rows of figure 1 of Rajbhandari et al., arXiv:1910.02054, with fp32: an element's value,
+// gradient and moments are 16 bytes. Beside its shard of them a rank of stages 1 and 2 has all
+// values, and one of stage 1 all gradients.
+TEST_P(PlanForStagesTest, HostIsTheStagesShareOfTheModel) {
+  const Stages& c = GetParam();
+  const int64_t num_ranks = c.pipeline * c.tensor * c.data;
+  const RankLayout layout(
+      *policies::Mesh::Make(num_ranks, {.pipeline = c.pipeline, .tensor = c.tensor}),
+      *policies::TensorGrid::Make(TensorMode::k1d, c.tensor, 1));
+  const ModelSpec spec = ParseHfConfig(kDeep, "config")->spec;
+  RunConfig config;
+  config.sequence = 32;
+  config.device_memory = int64_t{8} << 30;
+  const UnitDivision division = c.zero == 0   ? UnitDivision::kReplicas
+                                : c.zero == 3 ? UnitDivision::kShards
+                                              : UnitDivision::kShardsAndWhole;
+  const GradientSync sync = c.zero == 1 ? GradientSync::kLast : GradientSync::kEach;
+  const int64_t whole_bytes = c.zero == 1 ? 8 : c.zero == 2 ? 4 : 0;
+  const double bytes =
+      static_cast<double>(whole_bytes) + 16.0 / static_cast<double>(c.zero == 0 ? 1 : c.data);
+  const double share =
+      bytes * static_cast<double>(kDeepElements) / static_cast<double>(c.pipeline * c.tensor);
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    CommunicatorDry communicator(rank, num_ranks);
+    ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<GatheredModel> model,
+        MakeModelOfRank(spec, torch::kFloat32, communicator, layout,
+                        {.division = division,
+                         .sync = sync,
+                         .block_elements = ShardBlockElements(MomentFormat::kFp32)},
+                        *DealStages(spec, config.sequence, {.ranks = c.pipeline}, "")));
+    ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanForShards(config, *model, layout, rank,
+                                                              /*available=*/int64_t{32} << 30));
+    EXPECT_NEAR(static_cast<double>(plan.bytes[Tier::kHost]) / share, 1, 0.03) << rank;
+  }
+}
+
+std::vector<Stages> AllStages() {
+  std::vector<Stages> all;
+  for (const int64_t pipeline : {2, 4}) {
+    for (const int64_t tensor : {1, 2}) {
+      all.push_back({.pipeline = pipeline, .tensor = tensor});
+      for (const int64_t zero : {1, 2, 3}) {
+        all.push_back({.pipeline = pipeline, .tensor = tensor, .data = 2, .zero = zero});
+      }
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, PlanForStagesTest, ::testing::ValuesIn(AllStages()),
+                         [](const auto& one) {
+                           const Stages& c = one.param;
+                           return absl::StrCat("pp", c.pipeline, "_tp", c.tensor, "_dp", c.data,
+                                               "_zero", c.zero);
+                         });
 
 }  // namespace
 }  // namespace gemini::trainer

@@ -48,6 +48,34 @@ TEST_F(TrainingSessionTest, ManagedParametersKeepTheirValuesAndMoveThroughAStep)
   EXPECT_OK(session_->status());
 }
 
+// A gradient that leaves DEVICE is kept there until the next one leaves, or the update comes.
+TEST_F(TrainingSessionTest, AStepThatIsGivenUpLeavesNoMemoryTakenAndNoNumberChanged) {
+  Open(SmallOptions());
+  torch::manual_seed(1);
+  Net net, given_up;
+  given_up.first->weight.data().copy_(net.first->weight.data());
+  given_up.first->bias.data().copy_(net.first->bias.data());
+  given_up.second->weight.data().copy_(net.second->weight.data());
+  given_up.second->bias.data().copy_(net.second->bias.data());
+  ManagedModel* const model = Manage(net);
+  ManagedModel* const other = Manage(given_up, {}, "given_up");
+  ASSERT_TRUE(model != nullptr && other != nullptr);
+  const at::Tensor x = torch::randn({4, 64});
+  const DeviceBudget& budget = session_->session().device_budget();
+  const int64_t before = budget.non_model_bytes();
+  Loss(given_up, 1000 * x).backward();
+  given_up.zero_grad();
+  EXPECT_GT(budget.non_model_bytes(), before);
+  session_->ForgetGradients();
+  EXPECT_EQ(budget.non_model_bytes(), before);
+  Loss(net, x).backward();
+  Loss(given_up, x).backward();
+  ASSERT_OK_AND_ASSIGN(const StepResult result, model->Step({}));
+  ASSERT_OK_AND_ASSIGN(const StepResult of_other, other->Step({}));
+  EXPECT_EQ(of_other.grad_norm, result.grad_norm);
+  EXPECT_TRUE(given_up.first->weight.equal(net.first->weight));
+}
+
 TEST_F(TrainingSessionTest, ASecondSessionInTheProcessIsRefused) {
   Open(SmallOptions());
   ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
