@@ -21,9 +21,35 @@ absl::Status Find(void* library, const std::string& path, const char* name, Func
   return absl::UnimplementedError(absl::StrCat(path, " has no ", name, ": ", kInstall));
 }
 
-void SetUnlessSet(const char* name, const std::string& value) {
-  ::setenv(name, value.c_str(), /*overwrite=*/0);
-}
+struct Setting {
+  const char* name;
+  const char* value;
+};
+
+// Without these ranks hang, whoever has set another value: some recipes for other programs do.
+constexpr std::array<Setting, 4> kNeeded = {{
+    // Of messages that are on their way several wait, each on a stream of its own. With an order of
+    // launches, which 2.26 can have, NCCL would begin none of them before all that were issued
+    // earlier have begun, or below a driver of CUDA 12.3 have ended; of two ranks each would wait
+    // for what stands behind its own wait.
+    {"NCCL_LAUNCH_ORDER_IMPLICIT", "0"},
+    // Communicators that share resources wait for each other's exchanges, as on one stream.
+    {"NCCL_COMM_SPLIT_SHARE_RESOURCES", "0"},
+    // It goes before what a communicator's configuration says, and a call that blocks would keep
+    // the watching thread from NCCL.
+    {"NCCL_COMM_BLOCKING", "0"},
+    // By default CUDA puts streams beyond the eighth behind each other's work. A rank with a
+    // pipeline has more: operators, copies, collectives, and six of messages.
+    {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+}};
+
+// Lets processes that call themselves machines exchange on one GPU.
+constexpr std::array<Setting, 6> kOfSharedGpus = {{{"NCCL_NET", "Socket"},
+                                                   {"NCCL_IB_DISABLE", "1"},
+                                                   {"NCCL_SOCKET_IFNAME", "lo"},
+                                                   {"NCCL_MNNVL_ENABLE", "0"},
+                                                   {"NCCL_NVLS_ENABLE", "0"},
+                                                   {"NCCL_MAX_CTAS", "1"}}};
 
 }  // namespace
 
@@ -93,22 +119,11 @@ absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& nccl) {
 }
 
 void SetNcclEnvironment(const NcclEnvironment& here) {
-  // Of messages that are on their way several wait, each on a stream of its own. With an order of
-  // launches NCCL would begin none of them before all that were issued earlier have begun, and of
-  // two ranks each would wait for what stands behind its own wait.
-  SetUnlessSet("NCCL_LAUNCH_ORDER_IMPLICIT", "0");
-  // By default CUDA puts streams beyond the eighth behind each other's work. A rank with a pipeline
-  // has more: operators, copies, collectives, and six of messages.
-  SetUnlessSet("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+  for (const auto& [name, value] : kNeeded) ::setenv(name, value, /*overwrite=*/1);
   if (!here.shares_gpu) return;
-  SetUnlessSet("NCCL_HOSTID", absl::StrCat("gemini-rank-", here.rank));
-  constexpr std::array<std::array<const char*, 2>, 6> kSettings = {{{"NCCL_NET", "Socket"},
-                                                                    {"NCCL_IB_DISABLE", "1"},
-                                                                    {"NCCL_SOCKET_IFNAME", "lo"},
-                                                                    {"NCCL_MNNVL_ENABLE", "0"},
-                                                                    {"NCCL_NVLS_ENABLE", "0"},
-                                                                    {"NCCL_MAX_CTAS", "1"}}};
-  for (const auto& [name, value] : kSettings) SetUnlessSet(name, value);
+  const std::string host = absl::StrCat("gemini-rank-", here.rank);
+  ::setenv("NCCL_HOSTID", host.c_str(), /*overwrite=*/0);
+  for (const auto& [name, value] : kOfSharedGpus) ::setenv(name, value, /*overwrite=*/0);
 }
 
 }  // namespace gemini::trainer

@@ -107,11 +107,13 @@ absl::Status NcclStatus(const NcclLibrary& nccl, NcclResult result, absl::string
 // That rank's process must live until all have made theirs.
 absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& nccl);
 
-// Sets what NCCL and CUDA read from this process's environment, where the user has not set it. Call
-// it before the process first uses CUDA, while it has one thread.
+// Sets what NCCL and CUDA read from this process's environment. Call it before the process first
+// uses CUDA, while it has one thread. What CommunicatorNccl relies on is set whatever the user has
+// set: with other values ranks wait for each other for ever. Nothing of it needs a newer NCCL than
+// kLeastVersion or a certain driver: an NCCL that does not know a variable has no such mode.
 // `shares_gpu`: ranks share a GPU, which NCCL refuses within a machine. So this process calls
-// itself a machine of its own, and the ranks exchange over loopback sockets: for tests, and slow.
-// NVIDIA does not support it.
+// itself a machine of its own, and the ranks exchange over loopback sockets, unless the user has
+// set these variables: for tests, and slow. NVIDIA does not support it.
 struct NcclEnvironment {
   int64_t rank = 0;
   bool shares_gpu = false;
