@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -104,6 +105,21 @@ class NcclJobTest(RanksTestCase):
         with agents_store() as store:
             results = self.launched([plain, {**plain, "lr": "fast"}], **store, **NO_LIBRARY)
         self.assert_said_once(results, 2, "rank 1: --lr")
+
+    def test_a_rank_that_cannot_tell_the_others_says_it_itself(self):
+        """Neither MPI nor a store is there. What the ranks of a machine find alike its first one says."""
+        program = self.directory / "gemini-train"  # Beside no gemini_mpi.so.
+        shutil.copy(BIN / "gemini-train", program)
+        good = self.keys(device="cpu")
+        texts = {0: "several ranks need MPI", 1: "rank 1: --lr", 2: ""}
+        for rank, keys in enumerate((good, {**good, "lr": "fast"}, good)):
+            where = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in
+                     (("RANK", rank), ("SIZE", 3), ("LOCAL_RANK", rank), ("LOCAL_SIZE", 3))}
+            result = subprocess.run([program, *arguments(keys)], capture_output=True, text=True, timeout=TIMEOUT_S,
+                                    stdin=subprocess.DEVNULL, env={**os.environ, **where})
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(self.said(result.stderr)), 1 if texts[rank] else 0, result.stderr)
+            self.assertIn(texts[rank], result.stderr)
 
     def test_ranks_that_exchange_differently_are_named(self):
         one, other = (command(1, self.keys(device="cpu", transport=transport))[len(MPIRUN):]

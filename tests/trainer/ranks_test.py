@@ -265,6 +265,20 @@ class RanksTest(RanksTestCase):
         with concurrent.futures.ThreadPoolExecutor() as pool:  # Side by side: they wait for the time to be over.
             list(pool.map(lambda stopped: self.check_a_rank_that_stops(3, stopped, gather_ahead=stopped), (0, 1)))
 
+    def test_a_rank_that_stops_at_the_end_holds_nobody(self):
+        """The run is over, and no watchdog watches any more: the last collectives are two that say so."""
+        keys = {"steps": 2, "eval_every": 0, "collective_timeout": 5}
+        result = self.run_preloaded(2, self.directory / "counted", GEMINI_COUNT_IN=self.directory / "count", **keys)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        last = int((self.directory / "count").read_text())
+        start = time.monotonic()
+        result = self.run_preloaded(2, self.directory / "out", GEMINI_KILL_AT=f"1:{last}:halt", **keys)
+        self.assertLess(time.monotonic() - start, 5 + 15)
+        self.assertEqual(result.returncode, 75, result.stderr)
+        said, = self.said(result.stderr)
+        self.assertIn("rank 0: the run is over, and for 5s another rank has not come to its end", said)
+        self.assert_same_file(*(self.directory / name / "latest" / "model.safetensors" for name in ("counted", "out")))
+
     def test_a_rank_that_fails_alone_ends_all_with_one_message(self):
         self.check_a_rank_that_fails_alone(2, 1)
 

@@ -28,6 +28,7 @@ namespace gemini::trainer {
 namespace {
 
 constexpr char kAllHaveLeft[] = "all have left";
+constexpr char kFirstLeaves[] = "the first leaves";
 constexpr char kLimit[] = ": --collective-timeout is the limit";
 
 // How a Gather went.
@@ -130,6 +131,15 @@ RankStore::RankStore(RankStoreOptions options, c10::intrusive_ptr<c10d::Store> s
     : options_(std::move(options)), store_(std::move(store)) {}
 
 RankStore::~RankStore() {
+  try {
+    if (options_.rank == 0) {
+      store_->set(kFirstLeaves, Bytes("yes"));
+    } else {
+      store_->wait({kFirstLeaves}, Milliseconds(options_.patience));
+    }
+  } catch (const std::exception&) {
+    // The first one has not come, or is gone.
+  }
   try {
     if (store_->add("left", 1) == options_.num_ranks) store_->set(kAllHaveLeft, Bytes("yes"));
     if (serves()) store_->wait({kAllHaveLeft}, Milliseconds(options_.patience));

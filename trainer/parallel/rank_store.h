@@ -33,7 +33,7 @@ struct RankStoreOptions {
   // listens at the place's port itself, to all that reach it.
   UniqueFd listening = {};
   absl::Duration limit;  // How long a rank is waited for.
-  // How long the rank that serves waits for others that have only to read and leave.
+  // How long ranks that leave wait for others that have only to read, or to tell an error.
   absl::Duration patience = absl::Seconds(5);
 };
 
@@ -51,8 +51,9 @@ class RankStore {
  public:
   // UNAVAILABLE: nobody serves the store there within the limit, or this rank cannot.
   static absl::StatusOr<std::unique_ptr<RankStore>> Open(RankStoreOptions options);
-  // The first rank, if it serves the store, waits until the others have left it, or the
-  // patience is over.
+  // The first rank, if it serves the store, waits until the others have left it. They wait until
+  // the first one leaves: it has told then what all have as an error, and a launcher that sees one
+  // of them end may end it. All wait for the patience at most.
   ~RankStore();
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;

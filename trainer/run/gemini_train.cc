@@ -45,6 +45,7 @@
 #include "trainer/parallel/rank_needs.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/parallel/rank_watchdog.h"
+#include "trainer/run/end_deadline.h"
 #include "trainer/run/rank_job.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_inputs.h"
@@ -477,28 +478,44 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
                resumed_.has_value() ? resumed_->path : "");
 }
 
-// Tells an error that all ranks have, in the first one.
-int Fail(const absl::Status& status, int exit_status, int64_t rank) {
-  if (rank > 0) return exit_status;
-  std::fprintf(stderr, "gemini-train: %s\n", std::string(status.message()).c_str());
+// Says why this rank fails, unless that is empty and another one says it. Returns the exit status.
+int Fail(const std::string& why, int exit_status) {
+  if (why.empty()) return exit_status;
+  std::fprintf(stderr, "gemini-train: %s\n", why.c_str());
   if (exit_status == kExitUsage) std::fputs("gemini-train --help lists all keys\n", stderr);
   return exit_status;
 }
 
+// Ends the job if this rank waits for others at its end for longer than that, as long as what is
+// returned is there.
+std::unique_ptr<EndDeadline> LimitEnd(int64_t rank, absl::Duration limit) {
+  // The launcher ends the others when the first rank ends itself: they say it where it does not.
+  constexpr absl::Duration kFirstSpeaks = absl::Seconds(6);
+  return std::make_unique<EndDeadline>(rank == 0 ? limit : limit + kFirstSpeaks, [rank, limit] {
+    EndJob(rank, absl::StrCat("the run is over, and for ", absl::FormatDuration(limit),
+                              " another rank has not come to its end: --collective-timeout is the "
+                              "limit"));
+  });
+}
+
 // Ends a run that is over: in order if all ranks are at its end, else with the job.
-// `error_status`: of an error that all have.
+// `error_status`: of an error that all have. `limit`: of a wait for others.
 int EndRun(const absl::StatusOr<int>& result, int error_status, const RankJob& job,
-           std::unique_ptr<RankWatchdog> watchdog) {
+           absl::Duration limit, std::unique_ptr<RankWatchdog> watchdog) {
   const bool is_alone = job.communicator == nullptr;
   if (!is_alone && !result.ok() && !IsAgreed(result.status())) {
     const bool tells = watchdog == nullptr || watchdog->EndJob();
     EndJob(job.where.rank, tells ? std::string(result.status().message()) : "");
   }
-  const int status = result.ok() ? *result : Fail(result.status(), error_status, job.where.rank);
+  const bool is_first = job.where.rank == 0;
+  const int status =
+      result.ok() ? *result
+                  : Fail(is_first ? std::string(result.status().message()) : "", error_status);
   if (watchdog != nullptr) {
     // All are here before one stops to tell how it is, and the first one's store stays until all
     // have stopped.
     job.agreement().Agree(absl::OkStatus()).IgnoreError();
+    const std::unique_ptr<EndDeadline> deadline = LimitEnd(job.where.rank, limit);
     watchdog->Stop();
     job.agreement().Agree(absl::OkStatus()).IgnoreError();
   }
@@ -511,14 +528,12 @@ int Print(const CommandLine& line) {
   return is_printed ? 0 : kExitError;
 }
 
-// Tells why the ranks cannot begin. Returns the exit status.
-int FailToJoin(const absl::Status& status, const RankEnvironment& where) {
-  const bool is_shortage = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) ||
-                           absl::IsInternal(status) || absl::IsResourceExhausted(status);
-  if (IsAgreed(status)) return Fail(status, is_shortage ? kExitError : kExitUsage, where.rank);
-  if (is_shortage) EndJob(where.rank, std::string(status.message()));
-  // The ranks of a machine find the same.
-  return Fail(status, kExitUsage, where.local_rank);
+// Returns the exit status of ranks that cannot begin: of a wrong configuration, unless something is
+// missing that may come.
+int StatusOfJoining(const absl::Status& why) {
+  const bool is_shortage = absl::IsDeadlineExceeded(why) || absl::IsUnavailable(why) ||
+                           absl::IsInternal(why) || absl::IsResourceExhausted(why);
+  return is_shortage ? kExitError : kExitUsage;
 }
 
 int RunRank(LineOfRank& of_rank, const RankJob& job) {
@@ -543,19 +558,29 @@ int RunRank(LineOfRank& of_rank, const RankJob& job) {
     result = absl::InternalError(error.what());
   }
   progress.Clear();
-  return EndRun(result, run.error_status(), job, std::move(watchdog));
+  return EndRun(result, run.error_status(), job, of_rank.wish.limit, std::move(watchdog));
 }
 
 int Main(const std::vector<std::string>& arguments) {
   const absl::StatusOr<RankEnvironment> where = ReadRankEnvironment();
-  if (!where.ok()) return Fail(where.status(), kExitUsage, /*rank=*/0);
+  if (!where.ok()) return Fail(std::string(where.status().message()), kExitUsage);
   absl::StatusOr<LineOfRank> line = ParseLineOfRank(arguments, *where);
   if (line.ok() && (line->line.help || line->line.version)) {
     return where->rank == 0 ? Print(line->line) : 0;
   }
-  const absl::StatusOr<RankJob> job =
-      JoinRanks(*where, line.ok() ? absl::StatusOr<JoinWish>(line->wish) : line.status());
-  return job.ok() ? RunRank(*line, *job) : FailToJoin(job.status(), *where);
+  std::unique_ptr<EndDeadline> deadline;  // It goes behind the job.
+  const absl::StatusOr<RankJob> job = JoinRanks(
+      *where, line.ok() ? absl::StatusOr<JoinWish>(line->wish) : line.status(),
+      [](const absl::Status& why) { Fail(std::string(why.message()), StatusOfJoining(why)); });
+  if (!job.ok()) {
+    const int status = StatusOfJoining(job.status());
+    if (status == kExitError && !IsAgreed(job.status())) EndJob(where->rank, "");
+    return status;
+  }
+  const int status = RunRank(*line, *job);
+  // MPI ends when all ranks have come to its end. What they had of memory they have given back.
+  if (job->communicator != nullptr) deadline = LimitEnd(where->rank, line->wish.limit);
+  return status;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -23,9 +24,17 @@
 #include "trainer/parallel/part_of_run.h"
 #include "trainer/parallel/rank_store.h"
 #include "trainer/parallel/rank_transport_mpi.h"
+#include "trainer/parallel/rank_verdict.h"
 
 namespace gemini::trainer {
 namespace {
+
+// Marks an error that all ranks of a machine find alike.
+constexpr absl::string_view kOfMachine = "gemini.of_machine";
+absl::Status MarkAsOfMachine(absl::Status status) {
+  status.SetPayload(kOfMachine, absl::Cord());
+  return status;
+}
 
 // Beside the program, or where it is installed.
 absl::StatusOr<std::string> MpiModule() {
@@ -134,6 +143,9 @@ absl::StatusOr<JoinWish> JoinWishOf(const RunConfig& config, const RankLayout& l
 
 namespace {
 
+// Tells an error while others wait for this rank.
+using TellError = absl::FunctionRef<void(const absl::Status& status)>;
+
 // By MPI, for its own sake or to say where the store is.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinByMpi(const RankEnvironment& where) {
   GEMINI_ASSIGN_OR_RETURN(const std::string module, MpiModule());
@@ -176,8 +188,8 @@ absl::Status NoPlace(const RankEnvironment& where) {
 
 // COLLECTIVE. A rank without a wish tells the others why.
 absl::StatusOr<RankJob> JoinByStore(const RankEnvironment& where,
-                                    const absl::StatusOr<JoinWish>& wish,
-                                    RankStoreOptions options) {
+                                    const absl::StatusOr<JoinWish>& wish, RankStoreOptions options,
+                                    TellError tell) {
   options.rank = where.rank;
   options.num_ranks = where.num_ranks;
   options.limit = wish.ok() ? wish->limit : JoinWish().limit;
@@ -195,18 +207,20 @@ absl::StatusOr<RankJob> JoinByStore(const RankEnvironment& where,
   absl::StatusOr<std::unique_ptr<RankStore>> store = RankStore::Open(std::move(options));
   // What this rank itself cannot do says more than that it could not tell.
   if (!store.ok()) return parts.ok() ? store.status() : parts.status();
-  GEMINI_ASSIGN_OR_RETURN(JoinedByNccl joined, JoinByNccl(**store, join, std::move(parts)));
+  absl::StatusOr<JoinedByNccl> joined = JoinByNccl(**store, join, std::move(parts));
+  if (!joined.ok()) {
+    tell(joined.status());  // Before it leaves the store.
+    return joined.status();
+  }
   return RankJob{.where = where,
                  .transport = Transport::kNccl,
-                 .gpu = std::move(joined.gpu),
-                 .device = std::move(joined.device),
-                 .communicator = std::move(joined.communicator)};
+                 .gpu = std::move(joined->gpu),
+                 .device = std::move(joined->device),
+                 .communicator = std::move(joined->communicator)};
 }
 
-}  // namespace
-
-absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where,
-                                  const absl::StatusOr<JoinWish>& wish) {
+absl::StatusOr<RankJob> Join(const RankEnvironment& where, const absl::StatusOr<JoinWish>& wish,
+                             TellError tell) {
   if (where.num_ranks == 1) {
     GEMINI_RETURN_IF_ERROR(wish.status());
     return RankJob{.where = where};
@@ -220,24 +234,53 @@ absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where,
     if (where.rendezvous.has_value()) {
       RankStoreOptions options;
       options.place = *where.rendezvous;
-      return JoinByStore(where, wish, std::move(options));
+      return JoinByStore(where, wish, std::move(options), tell);
     }
   }
   absl::StatusOr<std::unique_ptr<Communicator>> by_mpi = JoinByMpi(where);
   if (!by_mpi.ok()) {
     GEMINI_RETURN_IF_ERROR(wish.status());
-    return by_nccl && absl::IsNotFound(by_mpi.status()) ? NoPlace(where) : by_mpi.status();
+    if (!absl::IsNotFound(by_mpi.status())) return by_mpi.status();
+    return MarkAsOfMachine(by_nccl ? NoPlace(where) : by_mpi.status());
   }
   const RankAgreement ranks(**by_mpi);
-  GEMINI_ASSIGN_OR_RETURN(const Transport transport, AgreeOnTransport(ranks, wish));
-  if (transport == Transport::kMpi) {
+  const absl::StatusOr<Transport> agreed = AgreeOnTransport(ranks, wish);
+  if (!agreed.ok()) {
+    tell(agreed.status());  // Before MPI's end, to which all come.
+    return agreed.status();
+  }
+  if (*agreed == Transport::kMpi) {
     return RankJob{.where = where, .communicator = *std::move(by_mpi)};
   }
   GEMINI_ASSIGN_OR_RETURN(RankStoreOptions options,
                           TellPlace(ranks, where.num_local_ranks == where.num_ranks));
   // MPI has done its part: it ends in all ranks, which have come here.
   by_mpi->reset();
-  return JoinByStore(where, wish, std::move(options));
+  return JoinByStore(where, wish, std::move(options), tell);
+}
+
+// Returns what this rank says of an error, or "".
+std::string SaidHere(const absl::Status& status, const RankEnvironment& where) {
+  const std::string text(status.message());
+  if (IsAgreed(status)) return where.rank == 0 ? text : "";
+  if (status.GetPayload(kOfMachine).has_value()) return where.local_rank == 0 ? text : "";
+  return where.num_ranks == 1 ? text : absl::StrCat("rank ", where.rank, ": ", text);
+}
+
+}  // namespace
+
+absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where,
+                                  const absl::StatusOr<JoinWish>& wish,
+                                  absl::FunctionRef<void(const absl::Status& why)> say) {
+  bool is_told = false;
+  const auto tell = [&](const absl::Status& status) {
+    if (std::exchange(is_told, true)) return;
+    const std::string text = SaidHere(status, where);
+    if (!text.empty()) say(absl::Status(status.code(), text));
+  };
+  absl::StatusOr<RankJob> job = Join(where, wish, tell);
+  if (!job.ok()) tell(job.status());
+  return job;
 }
 
 absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,

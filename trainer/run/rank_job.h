@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -76,8 +77,13 @@ struct RankJob {
 // is no MPI or no NCCL, or gemini_mpi.so is not where it was looked for. INVALID_ARGUMENT: ranks
 // want different transports. FAILED_PRECONDITION: nothing says where ranks find each other. Others:
 // as MakeMpiTransport, RankStore and JoinByNccl.
-absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where,
-                                  const absl::StatusOr<JoinWish>& wish);
+// `say` is called with an error if this rank is to say it. What all ranks have alike the first one
+// says, before any of the others returns: a launcher that sees one of them end may end it. What the
+// ranks of a machine find alike, as that MPI is missing, the first of them says. Any other error is
+// this rank's own, and has its number.
+absl::StatusOr<RankJob> JoinRanks(
+    const RankEnvironment& where, const absl::StatusOr<JoinWish>& wish,
+    absl::FunctionRef<void(const absl::Status& why)> say = [](const absl::Status&) {});
 
 // COLLECTIVE. Compares what must be alike in all ranks: the build, the configuration, and what they
 // read, which `files` describes in lines. INVALID_ARGUMENT, in all ranks: names the rank, and what

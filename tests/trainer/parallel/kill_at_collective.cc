@@ -4,7 +4,8 @@
 // behind its beginning. MPI's profiling interface has the functions themselves.
 // Environment: GEMINI_KILL_AT=RANK:NUMBER:front or RANK:NUMBER:behind, by numbers of collectives
 //              from 1, or RANK:NUMBER:send, by those of messages that the rank sends. In place of
-//              send: stop has the process stop there, and hang has MPI's thread go no further;
+//              front: halt has the process stop there. In place of send: stop has the process stop
+//              there, and hang has MPI's thread go no further;
 //              GEMINI_COUNT_IN=FILE, where the first rank writes how many collectives there were.
 #include <fcntl.h>
 #include <mpi.h>
@@ -29,12 +30,14 @@ enum class What : uint8_t {
   kNothing,
   kDieInFront,
   kDieBehind,
+  kStopInFront,
   kDieAtMessage,
   kStopAtMessage,
   kHangAtMessage,
 };
-constexpr std::array<std::pair<const char*, What>, 5> kNames = {{{":front", What::kDieInFront},
+constexpr std::array<std::pair<const char*, What>, 6> kNames = {{{":front", What::kDieInFront},
                                                                  {":behind", What::kDieBehind},
+                                                                 {":halt", What::kStopInFront},
                                                                  {":send", What::kDieAtMessage},
                                                                  {":stop", What::kStopAtMessage},
                                                                  {":hang", What::kHangAtMessage}}};
@@ -70,6 +73,7 @@ int Counted(const Begin& begin) {
   static int64_t count = 0;  // One thread owns MPI.
   const bool is_here = ++count == plan.number;
   if (is_here && plan.what == What::kDieInFront) std::raise(SIGKILL);
+  if (is_here && plan.what == What::kStopInFront) std::raise(SIGSTOP);
   const int result = begin();
   if (is_here && plan.what == What::kDieBehind) std::raise(SIGKILL);
   if (plan.file >= 0) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/rank_store.h"
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <thread>
@@ -142,6 +144,55 @@ TEST(RankStoreTest, TheLaunchersStoreServesSeveralRunsApart) {
       });
     }
   }
+}
+
+// Else a launcher could end the first one, which has yet to tell an error.
+TEST(RankStoreTest, TheOthersLeaveBehindTheFirst) {
+  std::promise<void> second_leaves;
+  std::atomic<bool> first_leaves = false;
+  Rendezvous place;
+  ASSERT_OK_AND_ASSIGN(UniqueFd listening, ListenForRanks(/*one_machine=*/true, place));
+  const auto open = [&](int64_t rank) {
+    RankStoreOptions options;
+    options.rank = rank;
+    options.num_ranks = 2;
+    options.place = place;
+    options.limit = options.patience = kLong;
+    if (rank == 0) options.listening = std::move(listening);
+    return RankStore::Open(std::move(options));
+  };
+  absl::StatusOr<std::unique_ptr<RankStore>> first = open(0);
+  ASSERT_OK(first);
+  const std::jthread second([&] {
+    absl::StatusOr<std::unique_ptr<RankStore>> store = open(1);
+    ASSERT_OK(store);
+    second_leaves.set_value();
+    store->reset();
+    EXPECT_TRUE(first_leaves);
+  });
+  second_leaves.get_future().wait();
+  first_leaves = true;
+  first->reset();
+}
+
+TEST(RankStoreTest, AFirstRankThatStaysIsWaitedForWithPatience) {
+  c10d::TCPStoreOptions of_launcher;
+  of_launcher.port = 0;
+  of_launcher.isServer = true;
+  of_launcher.waitWorkers = false;
+  const auto launchers = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", of_launcher);
+  RankStoreOptions options;
+  options.rank = 1;
+  options.num_ranks = 2;
+  options.place = {
+      .host = "127.0.0.1", .port = launchers->getPort(), .is_served = true, .key_prefix = "run/"};
+  options.limit = kLong;
+  options.patience = kShort;
+  absl::StatusOr<std::unique_ptr<RankStore>> store = RankStore::Open(std::move(options));
+  ASSERT_OK(store);
+  const auto began = std::chrono::steady_clock::now();
+  store->reset();
+  EXPECT_GE(std::chrono::steady_clock::now() - began, absl::ToChronoMilliseconds(kShort));
 }
 
 TEST(RankStoreTest, APlaceIsSharedByACommunicator) {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/rank_job.h"
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
+#include "trainer/parallel/nccl_library.h"
 #include "trainer/parallel/part_of_run.h"
+#include "trainer/parallel/rank_store.h"
 #include "trainer/parallel/rank_verdict.h"
 
 namespace gemini::trainer {
@@ -15,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(RankJobTest, OneRankNeedsNoLauncherAndNoLibrary) {
   ASSERT_OK_AND_ASSIGN(const RankJob job, JoinRanks({}, JoinWish()));
@@ -38,6 +43,66 @@ TEST(RankJobTest, RanksWithoutMpiAndWithoutAPlaceAreToldWhatToSet) {
                   .status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("the ranks of mpirun"), HasSubstr("MASTER_PORT"))));
+}
+
+// Returns what a rank says when it joins, which fails.
+std::string SaidOfJoining(const RankEnvironment& where, const absl::StatusOr<JoinWish>& wish) {
+  std::vector<std::string> said;
+  const absl::StatusOr<RankJob> job = JoinRanks(
+      where, wish, [&said](const absl::Status& why) { said.emplace_back(why.message()); });
+  EXPECT_FALSE(job.ok());
+  EXPECT_LE(said.size(), 1U);
+  return said.empty() ? "" : said.front();
+}
+
+TEST(RankJobTest, AnErrorThatIsNotToldToAllIsSaidByWhoHasIt) {
+  const auto where = [](int64_t rank, int64_t local_rank) {
+    return RankEnvironment{.launcher = Launcher::kOpenMpi,
+                           .rank = rank,
+                           .num_ranks = 4,
+                           .local_rank = local_rank,
+                           .num_local_ranks = 2};
+  };
+  // Of a machine without MPI, and without a place at which ranks find each other.
+  const JoinWish on_gpus = {.transport = Transport::kNccl, .device = "cuda"};
+  EXPECT_THAT(SaidOfJoining(where(2, 0), JoinWish()), StartsWith("several ranks need MPI"));
+  EXPECT_EQ(SaidOfJoining(where(3, 1), JoinWish()), "");
+  EXPECT_THAT(SaidOfJoining(where(2, 0), on_gpus), StartsWith("nothing says where"));
+  EXPECT_EQ(SaidOfJoining(where(3, 1), on_gpus), "");
+  // What this rank alone has, though it is not the first of its machine.
+  const absl::Status own = absl::InvalidArgumentError("--lr is no number");
+  EXPECT_EQ(SaidOfJoining(where(3, 1), own), "rank 3: --lr is no number");
+  EXPECT_EQ(SaidOfJoining({}, own), "--lr is no number");
+}
+
+// Ranks find each other in a store of the first one's, and one of them has a wrong key.
+TEST(RankJobTest, AnErrorOfAllIsSaidByTheFirstBeforeTheOthersReturn) {
+  SetNcclEnvironment({});  // Else the threads would, and lengthen the environment together.
+  Rendezvous place;
+  ASSERT_OK(ListenForRanks(/*one_machine=*/true, place));  // A port that is free.
+  std::atomic<int> num_said = 0;
+  std::vector<std::jthread> threads;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const RankEnvironment where = {.launcher = Launcher::kTorchrun,
+                                     .rank = rank,
+                                     .num_ranks = 2,
+                                     .local_rank = rank,
+                                     .num_local_ranks = 2,
+                                     .rendezvous = place};
+      const absl::StatusOr<JoinWish> wish =
+          rank == 1 ? absl::StatusOr<JoinWish>(absl::InvalidArgumentError("--lr is no number"))
+                    : JoinWish{.transport = Transport::kNccl};
+      const absl::Status status = JoinRanks(where, wish, [&](const absl::Status& why) {
+                                    EXPECT_EQ(rank, 0);
+                                    EXPECT_THAT(why, StatusIs(absl::StatusCode::kInvalidArgument,
+                                                              "rank 1: --lr is no number"));
+                                    ++num_said;
+                                  }).status();
+      EXPECT_TRUE(IsAgreed(status));
+      EXPECT_EQ(num_said, 1);
+    });
+  }
 }
 
 TEST(RankJobTest, TheTransportFollowsFromTheDevice) {
