@@ -423,24 +423,39 @@ absl::Status CommunicatorNccl::ExchangeParts(
   });
 }
 
+absl::Status CommunicatorNccl::FoldSlice(
+    const Operation& operation, const NcclPath& path,
+    absl::FunctionRef<absl::Span<const std::byte>(int64_t)> part_of, std::byte* sum) {
+  const int64_t size = operation.group->size();
+  const absl::Span<const std::byte> own = part_of(operation.group->place);
+  const auto bytes = static_cast<int64_t>(own.size());
+  std::byte* const from_each = folded_->bytes();
+  if (bytes > 0) {
+    GEMINI_RETURN_IF_ERROR(
+        path.stream->Copy(from_each + operation.group->place * bytes, own.data(), bytes));
+  }
+  const absl::Status exchanged = ExchangeParts(
+      operation, path, part_of, [&](int64_t i) { return Bytes(from_each + i * bytes, bytes); });
+  if (!exchanged.ok() || bytes == 0) return exchanged;
+  return path.stream->Fold(operation.type, from_each, size, bytes / SumTypeBytes(operation.type),
+                           sum);
+}
+
+int64_t CommunicatorNccl::MostOfSlice(const Operation& operation) const {
+  return std::max<int64_t>(
+      1, options_.slice_bytes / SumTypeBytes(operation.type) / operation.group->size());
+}
+
 absl::Status CommunicatorNccl::FoldParts(const Operation& operation, const NcclPath& path,
                                          const Placed& at) {
-  const int64_t size = operation.group->size();
-  const int64_t place = operation.group->place;
   const int64_t width = SumTypeBytes(operation.type);
-  const int64_t most = std::max<int64_t>(1, options_.slice_bytes / width / size);
-  std::byte* const from_each = folded_->bytes();
+  const int64_t most = MostOfSlice(operation);
   for (int64_t next = 0; next < operation.count; next += most) {
-    const int64_t elements = std::min(most, operation.count - next);
-    const int64_t bytes = elements * width;
-    const auto to_each = [&](int64_t i) { return at.from + (i * operation.count + next) * width; };
-    GEMINI_RETURN_IF_ERROR(path.stream->Copy(from_each + place * bytes, to_each(place), bytes));
-    const absl::Status exchanged = ExchangeParts(
-        operation, path, [&](int64_t i) { return Bytes(to_each(i), bytes); },
-        [&](int64_t i) { return Bytes(from_each + i * bytes, bytes); });
-    GEMINI_RETURN_IF_ERROR(exchanged);
-    GEMINI_RETURN_IF_ERROR(
-        path.stream->Fold(operation.type, from_each, size, elements, at.to + next * width));
+    const int64_t bytes = std::min(most, operation.count - next) * width;
+    const auto part_of = [&](int64_t i) {
+      return Bytes(at.from + (i * operation.count + next) * width, bytes);
+    };
+    GEMINI_RETURN_IF_ERROR(FoldSlice(operation, path, part_of, at.to + next * width));
   }
   return absl::OkStatus();
 }
@@ -448,11 +463,10 @@ absl::Status CommunicatorNccl::FoldParts(const Operation& operation, const NcclP
 absl::Status CommunicatorNccl::FoldAll(const Operation& operation, const NcclPath& path,
                                        const Placed& at) {
   const int64_t size = operation.group->size();
-  const int64_t place = operation.group->place;
   const int64_t width = SumTypeBytes(operation.type);
-  const int64_t most = std::max<int64_t>(1, options_.slice_bytes / width / size);
-  std::byte* const from_each = folded_->bytes();
-  for (int64_t next = 0; next < operation.count;) {
+  const int64_t most = MostOfSlice(operation);
+  if (at.from != at.to) GEMINI_RETURN_IF_ERROR(path.stream->Copy(at.to, at.from, at.bytes.to));
+  for (int64_t next = 0; next < operation.count; next += size * most) {
     const int64_t left = operation.count - next;
     const int64_t part = std::min(most, (left + size - 1) / size);
     // The last ranks may have less to add, or nothing.
@@ -460,27 +474,11 @@ absl::Status CommunicatorNccl::FoldAll(const Operation& operation, const NcclPat
       return Bytes(at.to + (next + i * part) * width,
                    std::clamp<int64_t>(left - i * part, 0, part) * width);
     };
-    const absl::Span<std::byte> own = part_of(place);
-    const auto own_bytes = static_cast<int64_t>(own.size());
-    if (next == 0 && at.from != at.to) {
-      GEMINI_RETURN_IF_ERROR(path.stream->Copy(at.to, at.from, at.bytes.to));
-    }
-    if (own_bytes > 0) {
-      GEMINI_RETURN_IF_ERROR(
-          path.stream->Copy(from_each + place * own_bytes, own.data(), own_bytes));
-    }
-    const absl::Status scattered = ExchangeParts(operation, path, part_of, [&](int64_t i) {
-      return Bytes(from_each + i * own_bytes, own_bytes);
-    });
-    GEMINI_RETURN_IF_ERROR(scattered);
-    if (own_bytes > 0) {
-      GEMINI_RETURN_IF_ERROR(
-          path.stream->Fold(operation.type, from_each, size, own_bytes / width, own.data()));
-    }
+    const absl::Span<std::byte> own = part_of(operation.group->place);
+    GEMINI_RETURN_IF_ERROR(FoldSlice(operation, path, part_of, own.data()));
     const absl::Status gathered = ExchangeParts(
         operation, path, [&](int64_t) { return own; }, part_of);
     GEMINI_RETURN_IF_ERROR(gathered);
-    next += std::min(size * part, left);
   }
   return absl::OkStatus();
 }

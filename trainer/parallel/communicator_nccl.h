@@ -90,6 +90,13 @@ class CommunicatorNccl final : public Communicator {
   absl::Status ExchangeParts(const Operation& operation, const NcclPath& path,
                              absl::FunctionRef<absl::Span<const std::byte>(int64_t)> sent,
                              absl::FunctionRef<absl::Span<std::byte>(int64_t)> received);
+  // Adds a slice, with `exact`: each rank sends its `part_of(i)` to the rank at each other place i,
+  // which adds what it gets to its own and leaves it at `sum`.
+  absl::Status FoldSlice(const Operation& operation, const NcclPath& path,
+                         absl::FunctionRef<absl::Span<const std::byte>(int64_t)> part_of,
+                         std::byte* sum);
+  // Returns how many elements of one rank's part a slice has at most.
+  int64_t MostOfSlice(const Operation& operation) const;
   // With `exact`: a reduce-scatter, and an all-reduce.
   absl::Status FoldParts(const Operation& operation, const NcclPath& path, const Placed& at);
   absl::Status FoldAll(const Operation& operation, const NcclPath& path, const Placed& at);
