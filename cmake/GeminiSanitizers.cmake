@@ -66,8 +66,8 @@ set(GEMINI_ONE_THREAD policies tools trainer
     element_values_test grad_norm_test moment_quantisation_test quantised_update_test trust_ratio_test
     update_kernel_test update_numerics_test)
 # Tests of those folders that start threads all the same.
-set(GEMINI_SOME_THREADS communicator_host_test nccl_conformance_test nccl_failures_test
-    nccl_library_test rank_bell_test)
+set(GEMINI_SOME_THREADS communicator_host_test end_deadline_test nccl_comms_test
+    nccl_conformance_test nccl_failures_test nccl_library_test nccl_paths_test rank_bell_test)
 
 macro(gemini_skip_below_sanitizer test folder)
   string(REGEX REPLACE "/.*" "" top_folder "${folder}")

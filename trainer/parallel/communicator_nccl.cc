@@ -233,14 +233,17 @@ absl::Status CommunicatorNccl::Prepare(const RankGroup& group) {
 }
 
 absl::Status CommunicatorNccl::PrepareMessages(const RankGroup& group, MessagePaths paths) {
-  absl::StatusOr<std::unique_ptr<NcclPaths>> made =
-      NcclPaths::Make(comms_, *device_, comm_of_.at(0), group, paths, options_.limit);
-  if (!made.ok()) {
-    comms_.Fail(made.status());
-    return comms_.failure()->status();
+  const auto [at, is_first] = paths_of_.try_emplace(group.id, group, paths);
+  if (!is_first) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", group.name, " was prepared for messages before"));
   }
-  paths_of_[group.id] = *std::move(made);
-  return absl::OkStatus();
+  // Also behind a failure the paths stay: NCCL may use their streams until all are aborted.
+  const absl::Status connected =
+      at->second.Connect(comms_, *device_, comm_of_.at(0), options_.limit);
+  if (connected.ok()) return connected;
+  comms_.Fail(connected);
+  return comms_.failure()->status();
 }
 
 absl::StatusOr<NcclPath> CommunicatorNccl::PathOf(const Operation& operation) const {
@@ -250,7 +253,7 @@ absl::StatusOr<NcclPath> CommunicatorNccl::PathOf(const Operation& operation) co
   }
   const auto found = paths_of_.find(group);
   if (found != paths_of_.end()) {
-    return found->second->Find(operation.kind, operation.place, operation.tag);
+    return found->second.Find(operation.kind, operation.place, operation.tag);
   }
   return absl::FailedPreconditionError(
       absl::StrCat(CollectiveKindName(operation.kind), " at ", operation.site, ": group ",

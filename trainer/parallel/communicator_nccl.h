@@ -15,8 +15,9 @@
 //         have streams and communicators of their own, so that one which waits holds up no
 //         collective and no message of another path.
 // Failures: a thread asks NCCL for errors of other ranks and of the network. Behind the first one,
-//         or Abandon, all communicators are aborted, each by a thread of its own: the abort of one
-//         may wait for another (NVIDIA/nccl issue 1013). Nothing waits any more.
+//         or Abandon, all communicators are aborted, each by a thread of its own: the abort of one may wait for
+//         another (NVIDIA/nccl issue 1013). Nothing waits any more. Streams, and memory on the GPU
+//         that is this class's own, stay until the aborts are through.
 // Blocking: the first exchange of two ranks connects them, for which both must come. MakeGroup and
 //         PrepareMessages do that for messages.
 // State:  not yet run on a GPU; tests run it over a library in NCCL's place.
@@ -62,6 +63,7 @@ class CommunicatorNccl final : public Communicator {
   // says goodbye to them. Behind a failure it does neither.
   ~CommunicatorNccl() override;
 
+  // FAILED_PRECONDITION: it was called for that group before.
   absl::Status PrepareMessages(const RankGroup& group, MessagePaths paths) override;
   // It also interrupts MakeGroup and PrepareMessages.
   void Abandon(absl::Status why) override;
@@ -106,13 +108,14 @@ class CommunicatorNccl final : public Communicator {
 
   const std::shared_ptr<ExchangeDevice> device_;
   const NcclOptions options_;
-  // Before the streams, which end with what is enqueued in them.
+  // Before the streams, which end with what is enqueued in them. All of these are destroyed after
+  // comms_, whose end waits for aborts.
   StagedMemories staged_;
   std::shared_ptr<ExchangeMemory> folded_;  // What folds add, with `exact`.
   std::unique_ptr<ExchangeStream> stream_;  // Of collectives.
   // By the groups' ids, as the next; null for one rank.
   std::map<int64_t, NcclComm*> comm_of_;
-  std::map<int64_t, std::unique_ptr<NcclPaths>> paths_of_;
+  std::map<int64_t, NcclPaths> paths_of_;
   Mutex mutex_;
   std::deque<std::shared_ptr<Issued>> collectives_ ABSL_GUARDED_BY(mutex_);  // Not done.
   std::deque<std::shared_ptr<Issued>> messages_ ABSL_GUARDED_BY(mutex_);

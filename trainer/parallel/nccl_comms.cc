@@ -216,7 +216,6 @@ void NcclComms::Fail(absl::Status why) {
   failure_->Set(std::move(why));
   MutexLock lock(mutex_);
   changed_.notify_all();
-  if (std::exchange(is_aborted_, true)) return;
   for (NcclComm* const comm : comms_) {
     aborting_.emplace_back([this, comm] {
       ::pthread_setname_np(::pthread_self(), "gemini-abort");

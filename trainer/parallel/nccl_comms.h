@@ -81,7 +81,6 @@ class NcclComms {
   Mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<NcclComm*> comms_ ABSL_GUARDED_BY(mutex_);  // Those that are there.
   std::vector<std::jthread> aborting_ ABSL_GUARDED_BY(mutex_);
   // Where NCCL writes those that a split makes, until they are there.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/nccl_paths.h"
 
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,17 +20,14 @@ constexpr std::chrono::microseconds kConnectPause(100);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NcclPaths>> NcclPaths::Make(
-    NcclComms& comms, ExchangeDevice& device, NcclComm* world, const RankGroup& group,
-    MessagePaths paths, std::chrono::steady_clock::duration limit) {
-  std::unique_ptr<NcclPaths> made(new NcclPaths(group, paths));
-  if (paths == MessagePaths::kNeighbours) {
-    GEMINI_RETURN_IF_ERROR(made->MakeForNeighbours(comms, device, world));
+absl::Status NcclPaths::Connect(NcclComms& comms, ExchangeDevice& device, NcclComm* world,
+                                std::chrono::steady_clock::duration limit) {
+  if (paths_ == MessagePaths::kNeighbours) {
+    GEMINI_RETURN_IF_ERROR(MakeForNeighbours(comms, device, world));
   } else {
-    GEMINI_RETURN_IF_ERROR(made->MakeForAll(comms, device, world));
+    GEMINI_RETURN_IF_ERROR(MakeForAll(comms, device, world));
   }
-  GEMINI_RETURN_IF_ERROR(made->Connect(comms, device, limit));
-  return made;
+  return ExchangeBytes(comms, device, limit);
 }
 
 absl::Status NcclPaths::MakeEnd(NcclComms& comms, ExchangeDevice& device, NcclComm* world,
@@ -83,9 +81,9 @@ bool NcclPaths::Goes(int64_t from, int64_t to) const {
   return from != to && (paths_ == MessagePaths::kAll || from == 0 || to == 0);
 }
 
-absl::Status NcclPaths::Connect(NcclComms& comms, ExchangeDevice& device,
-                                std::chrono::steady_clock::duration limit) {
-  constexpr absl::string_view kWhat = "connecting the ranks of a group for messages";
+absl::Status NcclPaths::ExchangeBytes(NcclComms& comms, ExchangeDevice& device,
+                                      std::chrono::steady_clock::duration limit) {
+  const std::string what = absl::StrCat("connecting the ranks of ", group_.name, " for messages");
   const int64_t size = group_.size();
   const auto deadline = std::chrono::steady_clock::now() + limit;
   // What comes goes nowhere, so one byte takes it from all.
@@ -99,7 +97,7 @@ absl::Status NcclPaths::Connect(NcclComms& comms, ExchangeDevice& device,
       [&](const End& end,
           absl::FunctionRef<absl::Status(const NcclLibrary&)> calls) -> absl::Status {
     if (end.comm == nullptr) return absl::OkStatus();
-    GEMINI_RETURN_IF_ERROR(comms.Group(end.comm, kWhat, calls));
+    GEMINI_RETURN_IF_ERROR(comms.Group(end.comm, what, calls));
     GEMINI_ASSIGN_OR_RETURN(points.emplace_back(), end.stream->Mark());
     return absl::OkStatus();
   };
@@ -145,8 +143,10 @@ absl::Status NcclPaths::Connect(NcclComms& comms, ExchangeDevice& device,
       GEMINI_ASSIGN_OR_RETURN(const bool reached, point->Reached());
       if (reached) break;
       if (std::chrono::steady_clock::now() >= deadline) {
-        return absl::DeadlineExceededError(absl::StrCat(
-            kWhat, " ", group_.name, ": not all have come in time: see what the others say"));
+        return absl::DeadlineExceededError(
+            absl::StrCat(what, ": not all of them have come within ",
+                         std::chrono::duration_cast<std::chrono::milliseconds>(limit).count(),
+                         " ms: see what the others say"));
       }
       std::this_thread::sleep_for(kConnectPause);
     }
@@ -164,7 +164,7 @@ absl::StatusOr<NcclPath> NcclPaths::Find(CollectiveKind kind, int64_t place, int
     const Direction direction = tag % 2 == 0 ? kUp : kDown;
     const int64_t next = direction == kUp ? (from + 1) % size : (from + size - 1) % size;
     const End& end = sends ? senders_[direction] : receivers_[direction];
-    if (to == next) {
+    if (to == next && to != from) {
       return NcclPath{.comm = end.comm, .stream = end.stream.get(), .peer = sends ? 1 : 0};
     }
   } else if (Goes(from, to)) {

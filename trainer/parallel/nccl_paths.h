@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,12 +31,15 @@ struct NcclPath {
 
 class NcclPaths {
  public:
-  // COLLECTIVE over `world`, with one group of each rank's. Connects the ranks, for which it
-  // blocks, for the limit at most.
-  static absl::StatusOr<std::unique_ptr<NcclPaths>> Make(NcclComms& comms, ExchangeDevice& device,
-                                                         NcclComm* world, const RankGroup& group,
-                                                         MessagePaths paths,
-                                                         std::chrono::steady_clock::duration limit);
+  // `group` and the communicators of Connect outlive this, and it outlives what NCCL does on its
+  // streams: behind a failure it stays until the communicators are aborted and gone.
+  NcclPaths(const RankGroup& group, MessagePaths paths) : group_(group), paths_(paths) {}
+
+  // COLLECTIVE over `world`, with one group of each rank's; once. Makes the ways and connects their
+  // ranks, for which it blocks, for the limit at most. DEADLINE_EXCEEDED: not all ranks of the
+  // group have come; names it. Others: as NcclComms and the device.
+  absl::Status Connect(NcclComms& comms, ExchangeDevice& device, NcclComm* world,
+                       std::chrono::steady_clock::duration limit);
 
   // Returns how a message to the rank at `place`, or from it, goes. FAILED_PRECONDITION: the group
   // was not prepared for one between these two.
@@ -51,14 +53,13 @@ class NcclPaths {
     std::unique_ptr<ExchangeStream> stream;
   };
 
-  NcclPaths(const RankGroup& group, MessagePaths paths) : group_(group), paths_(paths) {}
   absl::Status MakeEnd(NcclComms& comms, ExchangeDevice& device, NcclComm* world, int64_t color,
                        int64_t key, End& end);
   absl::Status MakeForNeighbours(NcclComms& comms, ExchangeDevice& device, NcclComm* world);
   absl::Status MakeForAll(NcclComms& comms, ExchangeDevice& device, NcclComm* world);
   // Exchanges a byte on every way, which connects its ranks.
-  absl::Status Connect(NcclComms& comms, ExchangeDevice& device,
-                       std::chrono::steady_clock::duration limit);
+  absl::Status ExchangeBytes(NcclComms& comms, ExchangeDevice& device,
+                             std::chrono::steady_clock::duration limit);
   // Whether there are messages between these places.
   bool Goes(int64_t from, int64_t to) const;
 

@@ -17,8 +17,6 @@
 namespace gemini::trainer {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Runs `rank_main` in ranks that must come into being.
 void RunRanks(int64_t num_ranks, CallersMemory callers, const NcclOptions& options,
               const std::function<void(CommunicatorNccl&)>& rank_main) {
@@ -154,95 +152,6 @@ TEST(NcclConformancePairTest, AMessageForWhichOperatorsWaitIsKnown) {
     EXPECT_EQ(me.awaited_message()->rank, 1);
     was_seen.arrive_and_wait();
     while (me.awaited_message().has_value()) std::this_thread::yield();
-  });
-}
-
-// As a pipeline of two ranks with receives that are posted ahead: on one stream each rank's send
-// would wait behind a receive that waits for the other's.
-TEST(NcclPathsTest, ReceivesPostedAheadHoldUpNoSend) {
-  constexpr int64_t kForward = 0, kBackward = 1, kSize = 1 << 16;
-  RunRanks(2, CallersMemory::kOnDevice, {}, [&](CommunicatorNccl& me) {
-    ASSERT_OK_AND_ASSIGN(const RankGroup* const stages, me.MakeGroup("stages", {{0, 1}}));
-    ASSERT_OK(me.PrepareMessages(*stages, MessagePaths::kNeighbours));
-    std::vector<std::vector<std::byte>> memory;
-    std::vector<Work> sent;
-    const auto send = [&](int64_t tag, int value) {
-      memory.emplace_back(static_cast<size_t>(kSize), static_cast<std::byte>(value));
-      sent.push_back(me.Send(*stages, memory.back().data(), kSize, 1 - me.rank(), tag, "sent"));
-    };
-    const auto receive = [&](int64_t tag) {
-      memory.emplace_back(static_cast<size_t>(kSize));
-      return std::pair(me.Receive(*stages, memory.back().data(), kSize, 1 - me.rank(), tag, "here"),
-                       memory.back().data());
-    };
-    const auto expect = [](const auto& received, int value) {
-      EXPECT_OK(received.first->Wait());
-      EXPECT_EQ(received.second[0], static_cast<std::byte>(value));
-    };
-    memory.reserve(16);
-    if (me.rank() == 0) {
-      send(kForward, 10);
-      const auto first = receive(kBackward);
-      send(kForward, 11);
-      const auto second = receive(kBackward);
-      expect(first, 20);
-      expect(second, 21);
-    } else {
-      const auto first = receive(kForward);
-      const auto second = receive(kForward);
-      expect(first, 10);
-      send(kBackward, 20);
-      expect(second, 11);
-      send(kBackward, 21);
-    }
-    for (const Work& work : sent) EXPECT_OK(work->Wait());
-  });
-}
-
-// Rings of all sizes, in both directions, of several groups at once.
-TEST(NcclPathsTest, NeighboursSendToBothSides) {
-  const std::vector<std::pair<int, std::vector<std::vector<int64_t>>>> cases = {
-      {2, {{0, 1}}},       {3, {{0, 1, 2}}},       {4, {{0, 2}, {1, 3}}},
-      {4, {{0, 1, 2, 3}}}, {5, {{0, 1, 2, 3, 4}}}, {6, {{0, 2, 4}, {1, 5}, {3}}}};
-  for (const auto& [num_ranks, groups] : cases) {
-    RunRanks(num_ranks, CallersMemory::kMixed, {}, [&groups = groups](CommunicatorNccl& me) {
-      ASSERT_OK_AND_ASSIGN(const RankGroup* const ring, me.MakeGroup("ring", groups));
-      ASSERT_OK(me.PrepareMessages(*ring, MessagePaths::kNeighbours));
-      const int64_t size = ring->size();
-      if (size == 1) return;
-      const int64_t next = (ring->place + 1) % size;
-      const int64_t before = (ring->place + size - 1) % size;
-      for (int64_t round = 0; round < 4; ++round) {
-        std::array<int64_t, 4> bytes = {me.rank() * 100 + round, me.rank() * 200 + round, -1, -1};
-        const Work up = me.Send(*ring, &bytes[0], 8, next, 2 * round, "up");
-        const Work down = me.Send(*ring, &bytes[1], 8, before, 2 * round + 1, "down");
-        EXPECT_OK(me.Receive(*ring, &bytes[2], 8, before, 2 * round, "up")->Wait());
-        EXPECT_OK(me.Receive(*ring, &bytes[3], 8, next, 2 * round + 1, "down")->Wait());
-        EXPECT_OK(up->Wait());
-        EXPECT_OK(down->Wait());
-        EXPECT_EQ(bytes[2], ring->ranks[static_cast<size_t>(before)] * 100 + round);
-        EXPECT_EQ(bytes[3], ring->ranks[static_cast<size_t>(next)] * 200 + round);
-      }
-    });
-  }
-}
-
-// Such a message cannot come, so the rank says it and ends, as behind any error.
-TEST(NcclPathsTest, AMessageWithoutAPathFails) {
-  RunRanks(3, CallersMemory::kOnHost, {}, [](CommunicatorNccl& me) {
-    std::byte byte{0};
-    std::array<std::byte, 3> of_all = {};
-    const Work all_are_here = me.AllGather(me.world(), &byte, of_all.data(), 1, "all are here");
-    if (me.rank() == 1) {
-      EXPECT_OK(all_are_here->Wait());  // Until then others may still be connecting.
-      EXPECT_THAT(
-          me.Send(me.world(), &byte, 1, 2, 0, "odd")->Wait(),
-          StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("from place 1 to place 2")));
-    } else {
-      // It hears of it from NCCL.
-      const Work waits = me.Receive(me.world(), &byte, 1, me.rank() == 0 ? 1 : 0, 0, "waits");
-      EXPECT_THAT(waits->Wait(), StatusIs(absl::StatusCode::kUnavailable));
-    }
   });
 }
 

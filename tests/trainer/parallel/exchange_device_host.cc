@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -47,6 +48,31 @@ class MadeMemory {
   std::map<const std::byte*, Range> ranges_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The handles of the streams that are there.
+class MadeStreams {
+ public:
+  void Add(const void* handle) {
+    MutexLock lock(mutex_);
+    handles_.insert(handle);
+  }
+  void Remove(const void* handle) {
+    MutexLock lock(mutex_);
+    handles_.erase(handle);
+  }
+  bool Has(const void* handle) {
+    MutexLock lock(mutex_);
+    return handles_.contains(handle);
+  }
+  static MadeStreams& All() {
+    static auto& all = *new MadeStreams;
+    return all;
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<const void*> handles_ ABSL_GUARDED_BY(mutex_);
+};
+
 class HostMemory final : public ExchangeMemory {
  public:
   HostMemory(int64_t size_bytes, bool is_device)
@@ -85,9 +111,12 @@ class HostPoint final : public StreamPoint {
 
 class HostStream final : public ExchangeStream, public HostStreamQueue {
  public:
-  HostStream() : thread_([this] { Run(); }) {}
+  HostStream() : thread_([this] { Run(); }) { MadeStreams::All().Add(HostStream::handle()); }
   // Waits for what was enqueued.
-  ~HostStream() override { Enqueue(nullptr); }
+  ~HostStream() override {
+    MadeStreams::All().Remove(HostStream::handle());
+    Enqueue(nullptr);
+  }
 
   void Enqueue(std::function<void()> work) override {
     MutexLock lock(mutex_);
@@ -166,5 +195,7 @@ bool MayExchange(CallersMemory callers, const void* bytes) {
   if (const auto made = MadeMemory::All().Find(bytes); made != nullptr) return made->is_device;
   return callers != CallersMemory::kOnHost;
 }
+
+bool IsStream(const void* handle) { return MadeStreams::All().Has(handle); }
 
 }  // namespace gemini::trainer

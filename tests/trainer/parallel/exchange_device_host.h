@@ -25,5 +25,7 @@ std::shared_ptr<ExchangeDevice> MakeHostExchange(CallersMemory callers);
 // Whether a library in NCCL's place may touch it: it is of the device's making, or may count as
 // such.
 bool MayExchange(CallersMemory callers, const void* bytes);
+// Whether it is the handle of a stream that has not come to its end.
+bool IsStream(const void* handle);
 
 }  // namespace gemini::trainer

@@ -44,8 +44,8 @@ class Fake final : public FakeNccl {
     num_calls_.clear();
     async_errors_.clear();
     violations_.clear();
-    silent_aborts_ = false;
     may_exchange_ = nullptr;
+    is_stream_ = nullptr;
     version_ = 22809;
   }
   void SetVersion(int version) override {
@@ -60,13 +60,13 @@ class Fake final : public FakeNccl {
     MutexLock lock(mutex_);
     async_errors_[rank] = error;
   }
-  void SetSilentAborts(bool silent) override {
-    MutexLock lock(mutex_);
-    silent_aborts_ = silent;
-  }
   void SetMayExchange(std::function<bool(const void*)> may_exchange) override {
     MutexLock lock(mutex_);
     may_exchange_ = std::move(may_exchange);
+  }
+  void SetIsStream(std::function<bool(const void*)> is_stream) override {
+    MutexLock lock(mutex_);
+    is_stream_ = std::move(is_stream);
   }
   int64_t num_calls(int rank) override {
     MutexLock lock(mutex_);
@@ -148,6 +148,7 @@ class Fake final : public FakeNccl {
     MutexLock lock(mutex_);
     if (IsGone(comm, "ncclCommDestroy")) return NcclResult::kInvalidArgument;
     if (!comm->is_finalized) Violate("ncclCommDestroy before ncclCommFinalize");
+    CheckStream(*comm, "ncclCommDestroy");
     comm->is_destroyed = true;
     return Count(comm->rank_in_job);
   }
@@ -164,6 +165,7 @@ class Fake final : public FakeNccl {
       }
       mutex_.WaitUntil(aborting_, deadline);
     }
+    CheckStream(*comm, "ncclCommAbort");
     comm->is_aborted = true;
     comm->to_launch.clear();
     NcclClique& clique = *comm->clique;
@@ -171,7 +173,7 @@ class Fake final : public FakeNccl {
       if (!split.is_done) split.by_rank.erase(comm->rank);
     }
     // Those who have said goodbye to each other are through.
-    if (!silent_aborts_ && clique.num_finalized < clique.size) {
+    if (clique.num_finalized < clique.size) {
       for (NcclComm* const other : clique.members) {
         if (other != nullptr) other->error = NcclResult::kRemoteError;
       }
@@ -237,6 +239,11 @@ class Fake final : public FakeNccl {
     if (comm != nullptr && !comm->is_aborted && !comm->is_destroyed) return false;
     Violate(call + " of a communicator that is gone");
     return true;
+  }
+  void CheckStream(const NcclComm& comm, const std::string& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (comm.stream == nullptr || is_stream_ == nullptr || is_stream_(comm.stream)) return;
+    Violate(call + " of a communicator whose stream is gone");
   }
   NcclResult Begin(NcclComm* comm, const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (IsGone(comm, call)) return NcclResult::kInvalidArgument;
@@ -458,7 +465,7 @@ class Fake final : public FakeNccl {
   std::map<int, NcclResult> async_errors_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
   std::function<bool(const void*)> may_exchange_ ABSL_GUARDED_BY(mutex_);
-  bool silent_aborts_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<bool(const void*)> is_stream_ ABSL_GUARDED_BY(mutex_);
   int version_ ABSL_GUARDED_BY(mutex_) = 22809;
   int64_t num_ids_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -29,9 +29,9 @@ class FakeNccl {
   virtual void FailCall(int rank, int64_t number, NcclResult result) = 0;
   // Lets all communicators of a rank say that they have failed.
   virtual void SetAsyncError(int rank, NcclResult error) = 0;
-  // Whether other ranks hear nothing of an abort, as from one that is killed.
-  virtual void SetSilentAborts(bool silent) = 0;
   virtual void SetMayExchange(std::function<bool(const void* bytes)> may_exchange) = 0;
+  // `is_stream` says whether that is a stream still: it must be one until its communicator is gone.
+  virtual void SetIsStream(std::function<bool(const void* stream)> is_stream) = 0;
 
   virtual int64_t num_calls(int rank) = 0;
   virtual int64_t num_made() = 0;     // Communicators.

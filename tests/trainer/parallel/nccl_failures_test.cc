@@ -130,19 +130,16 @@ void ExpectAllWaitsToFail(CommunicatorNccl& me, absl::StatusCode code, const std
 }
 
 // Runs two ranks that both exist before either does anything, and end together.
-void RunPair(CallersMemory callers, const NcclOptions& options, bool silent_aborts,
+void RunPair(CallersMemory callers, const NcclOptions& options,
              const std::function<void(CommunicatorNccl& me)>& rank_main) {
   std::latch are_made(2);
   std::latch are_over(2);
-  RunNcclRanks(
-      2, callers, options,
-      [&](int64_t, MadeCommunicator made) {
-        EXPECT_OK(made);
-        are_made.arrive_and_wait();
-        if (made.ok()) rank_main(**made);
-        are_over.arrive_and_wait();
-      },
-      [&](FakeNccl& fake) { fake.SetSilentAborts(silent_aborts); });
+  RunNcclRanks(2, callers, options, [&](int64_t, MadeCommunicator made) {
+    EXPECT_OK(made);
+    are_made.arrive_and_wait();
+    if (made.ok()) rank_main(**made);
+    are_over.arrive_and_wait();
+  });
 }
 
 class NcclFailuresTest : public ::testing::TestWithParam<CallersMemory> {};
@@ -151,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, NcclFailuresTest,
                          ::testing::Values(CallersMemory::kOnDevice, CallersMemory::kOnHost));
 
 TEST_P(NcclFailuresTest, AnErrorThatNcclHearsOfEndsWhatWaits) {
-  RunPair(GetParam(), {}, /*silent_aborts=*/false, [](CommunicatorNccl& me) {
+  RunPair(GetParam(), {}, [](CommunicatorNccl& me) {
     if (me.rank() == 0) {
       ExpectAllWaitsToFail(me, absl::StatusCode::kUnavailable, "remote process exited");
       return;
@@ -160,22 +157,6 @@ TEST_P(NcclFailuresTest, AnErrorThatNcclHearsOfEndsWhatWaits) {
     static std::byte byte{0};
     EXPECT_THAT(me.Receive(me.world(), &byte, 1, 0, 1, "waits")->Wait(),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("unhandled system error")));
-  });
-}
-
-// As the watchdog does, whose rank NCCL has told nothing.
-TEST_P(NcclFailuresTest, AbandonOfAnotherThreadEndsWhatWaits) {
-  RunPair(GetParam(), {}, /*silent_aborts=*/true, [](CommunicatorNccl& me) {
-    if (me.rank() == 1) {
-      me.Abandon(absl::AbortedError("an exception"));
-      return;
-    }
-    const std::jthread watchdog([&me] {
-      while (!me.under_way().has_value()) std::this_thread::yield();
-      me.Abandon(absl::AbortedError("rank 1 is not heard of"));
-      me.Abandon(absl::AbortedError("again"));
-    });
-    ExpectAllWaitsToFail(me, absl::StatusCode::kAborted, "rank 1 is not heard of");
   });
 }
 
@@ -197,7 +178,7 @@ TEST(NcclTimeoutTest, ARankThatNeverComesEndsTheOthers) {
 // The other rank makes none, or says nothing of messages, and hears of the end by NCCL.
 TEST(NcclTimeoutTest, WhatNotAllPrepareEndsAll) {
   for (const bool makes_group : {false, true}) {
-    RunPair(CallersMemory::kOnHost, {.limit = std::chrono::seconds(2)}, /*silent_aborts=*/false,
+    RunPair(CallersMemory::kOnHost, {.limit = std::chrono::seconds(2)},
             [makes_group](CommunicatorNccl& me) {
               const RankGroup* group = &me.world();
               if (makes_group) {
@@ -218,12 +199,36 @@ TEST(NcclTimeoutTest, WhatNotAllPrepareEndsAll) {
   }
 }
 
-TEST(NcclTimeoutTest, AbandonInterruptsMakeGroup) {
-  RunPair(CallersMemory::kOnHost, {}, /*silent_aborts=*/false, [](CommunicatorNccl& me) {
+TEST(NcclTimeoutTest, AFailureInterruptsMakeGroup) {
+  RunPair(CallersMemory::kOnHost, {}, [](CommunicatorNccl& me) {
     if (me.rank() == 1) return;
-    const std::jthread other([&me] { me.Abandon(absl::CancelledError("an exception")); });
+    const std::jthread other([] { TheFakeNccl().SetAsyncError(0, NcclResult::kSystemError); });
     EXPECT_THAT(me.MakeGroup("both", {{0, 1}}),
-                StatusIs(absl::StatusCode::kCancelled, HasSubstr("an exception")));
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("unhandled system error")));
+  });
+}
+
+// The other rank has the communicators, and sends nothing on them. What the first one has enqueued
+// there waits for ever, so its streams end behind the aborts (RunNcclThreads checks that).
+TEST(NcclTimeoutTest, ARankThatIsNotConnectedInTimeEndsTheOthers) {
+  RunNcclThreads(2, CallersMemory::kOnHost, [](int64_t rank, const NcclId& id) {
+    constexpr std::chrono::seconds kLimit(1);
+    if (rank == 0) {
+      EXPECT_THAT(
+          CommunicatorNccl::Make(FakeNcclLibrary(), MakeHostExchange(CallersMemory::kOnHost), id, 0,
+                                 2, {.limit = kLimit}),
+          StatusIs(
+              absl::StatusCode::kDeadlineExceeded,
+              HasSubstr("connecting the ranks of world for messages: not all of them have come "
+                        "within 1000 ms")));
+      return;
+    }
+    NcclComms comms(FakeNcclLibrary(), MakeHostExchange(CallersMemory::kOnHost), 60 * kLimit,
+                    [] {});
+    ASSERT_OK_AND_ASSIGN(NcclComm* const world, comms.MakeWorld(id, 1, 2));
+    EXPECT_OK(comms.Split(world, 0, 1, 0));
+    EXPECT_OK(comms.Split(world, 0, 1, 0));
+    while (comms.failure()->status().ok()) std::this_thread::yield();
   });
 }
 

@@ -16,8 +16,13 @@ namespace gemini::trainer {
 const NcclLibrary& FakeNcclLibrary();
 FakeNccl& TheFakeNccl();
 
-// Forgets what was before, and runs `rank_main` in `num_ranks` threads, each with what Make
-// returned for it. Expects that no communicator is left at the end, and no violation was noted.
+// Forgets what was before, and runs `rank_main` in `num_ranks` threads. Expects that at the end no
+// communicator is left, and no violation was noted.
+void RunNcclThreads(int64_t num_ranks, CallersMemory callers,
+                    const std::function<void(int64_t rank, const NcclId& id)>& rank_main,
+                    const std::function<void(FakeNccl&)>& prepare = nullptr);
+
+// The same, each thread with what Make returned for it.
 using MadeCommunicator = absl::StatusOr<std::unique_ptr<CommunicatorNccl>>;
 void RunNcclRanks(int64_t num_ranks, CallersMemory callers, const NcclOptions& options,
                   const std::function<void(int64_t rank, MadeCommunicator made)>& rank_main,
