@@ -307,12 +307,6 @@ CommunicatorHost::~CommunicatorHost() {
   RingOwn();
 }
 
-void CommunicatorHost::Abandon(absl::Status why) {
-  MutexLock lock(mutex_);
-  if (abandoned_.ok()) abandoned_ = std::move(why);
-  RingOwn();
-}
-
 Work CommunicatorHost::Issue(Operation operation) {
   const bool is_sum = operation.kind == CollectiveKind::kReduceScatter ||
                       operation.kind == CollectiveKind::kAllReduce;
@@ -371,7 +365,6 @@ void CommunicatorHost::Run() {
 
 bool CommunicatorHost::Take() {
   MutexLock lock(mutex_);
-  if (failed_.ok()) failed_ = abandoned_;
   std::ranges::move(queue_, std::back_inserter(waiting_));
   queue_.clear();
   return !stopping_ || !waiting_.empty() || !begun_.empty();

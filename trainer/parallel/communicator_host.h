@@ -37,9 +37,6 @@ class CommunicatorHost : public Communicator {
   // does not wait behind a failure.
   ~CommunicatorHost() override;
 
-  // It does not interrupt MakeGroup, which blocks in the transport.
-  void Abandon(absl::Status why) override;
-
  protected:
   Work Issue(Operation operation) override;
   absl::Status Prepare(const RankGroup& group) override;
@@ -84,7 +81,6 @@ class CommunicatorHost : public Communicator {
   Mutex mutex_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status abandoned_ ABSL_GUARDED_BY(mutex_);  // Abandon's `why`, once it was called.
   std::jthread thread_;
 };
 

@@ -223,8 +223,6 @@ CommunicatorNccl::~CommunicatorNccl() {
   comms_.Finish();
 }
 
-void CommunicatorNccl::Abandon(absl::Status why) { comms_.Fail(std::move(why)); }
-
 absl::Status CommunicatorNccl::Prepare(const RankGroup& group) {
   const int64_t color = group.size() > 1 ? group.ranks.front() : NcclLibrary::kNoColor;
   GEMINI_ASSIGN_OR_RETURN(comm_of_[group.id],

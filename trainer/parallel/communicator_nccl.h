@@ -14,8 +14,8 @@
 //         is not told; it gets too few bytes, or waits until the watchdog ends the job. Messages
 //         have streams and communicators of their own, so that one which waits holds up no
 //         collective and no message of another path.
-// Failures: a thread asks NCCL for errors of other ranks and of the network. Behind the first one,
-//         or Abandon, all communicators are aborted, each by a thread of its own: the abort of one may wait for
+// Failures: a thread asks NCCL for errors of other ranks and of the network. Behind the first one
+//         all communicators are aborted, each by a thread of its own: the abort of one may wait for
 //         another (NVIDIA/nccl issue 1013). Nothing waits any more. Streams, and memory on the GPU
 //         that is this class's own, stay until the aborts are through.
 // Blocking: the first exchange of two ranks connects them, for which both must come. MakeGroup and
@@ -65,8 +65,6 @@ class CommunicatorNccl final : public Communicator {
 
   // FAILED_PRECONDITION: it was called for that group before.
   absl::Status PrepareMessages(const RankGroup& group, MessagePaths paths) override;
-  // It also interrupts MakeGroup and PrepareMessages.
-  void Abandon(absl::Status why) override;
 
  protected:
   Work Issue(Operation operation) override;

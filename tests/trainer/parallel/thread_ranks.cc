@@ -4,7 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
 
 namespace gemini::trainer {
 namespace {
@@ -33,9 +35,11 @@ class MeetingTransfer final : public Transfer {
     {
       MutexLock lock(meetings_.mutex);
       ThreadMeetings::Meeting& meeting = meetings_.meetings.at(key_);
-      if (static_cast<int64_t>(meeting.members.size()) < group_.size()) return false;
+      absl::StatusOr<bool> all_have_come = AreAll([&](int64_t place) {
+        return has_taken_ ? meeting.done.contains(place) : meeting.members.contains(place);
+      });
+      if (!all_have_come.ok() || !*all_have_come) return all_have_come;
       if (has_taken_) {
-        if (meeting.num_done < group_.size()) return false;
         if (++meeting.num_left == group_.size()) meetings_.meetings.erase(key_);
         return true;
       }
@@ -54,13 +58,26 @@ class MeetingTransfer final : public Transfer {
     bool is_last = false;
     {
       MutexLock lock(meetings_.mutex);
-      is_last = ++meetings_.meetings.at(key_).num_done == group_.size();
+      std::set<int64_t>& done = meetings_.meetings.at(key_).done;
+      done.insert(group_.place);
+      is_last = static_cast<int64_t>(done.size()) == group_.size();
     }
     if (is_last) meetings_.Ring(group_);
     return false;
   }
 
  private:
+  // Whether it is true of all places. UNAVAILABLE: it never will be.
+  absl::StatusOr<bool> AreAll(absl::FunctionRef<bool(int64_t place)> is_true)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(meetings_.mutex) {
+    bool are_all = true;
+    for (int64_t place = 0; place < group_.size(); ++place) {
+      if (is_true(place)) continue;
+      are_all = false;
+      GEMINI_RETURN_IF_ERROR(meetings_.CheckIsHere(group_.ranks[static_cast<size_t>(place)]));
+    }
+    return are_all;
+  }
   void Take(const std::map<int64_t, ThreadMeetings::Meeting::Member>& members) {
     for (const auto& [place, member] : members) {
       switch (mine_.kind) {
@@ -97,7 +114,10 @@ class SendTransfer final : public Transfer {
   }
   absl::StatusOr<bool> Test() override {
     MutexLock lock(meetings_.mutex);
-    if (!meetings_.messages.at(key_).is_taken) return false;
+    if (!meetings_.messages.at(key_).is_taken) {
+      GEMINI_RETURN_IF_ERROR(meetings_.CheckIsHere(std::get<2>(key_)));
+      return false;
+    }
     meetings_.messages.erase(key_);
     return true;
   }
@@ -117,7 +137,10 @@ class ReceiveTransfer final : public Transfer {
     {
       MutexLock lock(meetings_.mutex);
       const auto found = meetings_.messages.find(key_);
-      if (found == meetings_.messages.end()) return false;
+      if (found == meetings_.messages.end()) {
+        GEMINI_RETURN_IF_ERROR(meetings_.CheckIsHere(std::get<1>(key_)));
+        return false;
+      }
       found->second.is_taken = true;  // The sender's part is done, whatever it sent.
       sent_bytes = found->second.size_bytes;
       if (sent_bytes == size_bytes_) Copy(bytes_, found->second.bytes, size_bytes_);
@@ -195,6 +218,16 @@ RankBell& ThreadMeetings::BellOf(int64_t rank) {
 
 void ThreadMeetings::Ring(const RankGroup& group) {
   for (const int64_t rank : group.ranks) BellOf(rank).RingOfOther();
+}
+
+void ThreadMeetings::Leave(int64_t rank) {
+  MutexLock lock(mutex);
+  gone.insert(rank);
+}
+
+absl::Status ThreadMeetings::CheckIsHere(int64_t rank) const {
+  if (!gone.contains(rank)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("rank ", rank, " is gone"));
 }
 
 std::unique_ptr<RankTransport> MakeThreadTransport(ThreadMeetings& meetings, int64_t rank) {

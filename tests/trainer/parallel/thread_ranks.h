@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one process. What they exchange is copied from one's memory to the
 // other's, once all of a group have come. Ranks that do not make the same exchange get an error.
+// Those do, too, that wait for a rank whose communicator is gone.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -29,8 +31,8 @@ class ThreadMeetings {
       int64_t place = 0;
     };
     std::map<int64_t, Member> members;
-    int64_t num_done = 0;  // Have taken what is theirs.
-    int64_t num_left = 0;  // Know that all have.
+    std::set<int64_t> done;  // Those at these places have taken what is theirs.
+    int64_t num_left = 0;    // Know that all have.
   };
   struct Message {
     const std::byte* bytes = nullptr;
@@ -46,10 +48,15 @@ class ThreadMeetings {
   RankBell& BellOf(int64_t rank);
   // Wakes the ranks of a group that wait for others.
   void Ring(const RankGroup& group);
+  // Says that a rank comes to no exchange any more. Who waits for it looks at that by itself.
+  void Leave(int64_t rank);
+  // UNAVAILABLE: the rank is gone.
+  absl::Status CheckIsHere(int64_t rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   Mutex mutex;
   std::map<MeetingKey, Meeting> meetings ABSL_GUARDED_BY(mutex);
   std::map<MessageKey, Message> messages ABSL_GUARDED_BY(mutex);
+  std::set<int64_t> gone ABSL_GUARDED_BY(mutex);  // Ranks.
 
  private:
   Mutex bells_mutex_;
@@ -69,6 +76,8 @@ inline void RunThreadRanks(int64_t num_ranks, const std::function<void(Communica
                                          [&, rank] { return MakeThreadTransport(meetings, rank); });
       ASSERT_OK(made);
       rank_main(**made);
+      made->reset();
+      meetings.Leave(rank);
     });
   }
 }
