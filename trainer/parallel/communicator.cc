@@ -113,8 +113,6 @@ absl::Status Communicator::PrepareMessages(const RankGroup& /*group*/, MessagePa
   return absl::OkStatus();
 }
 
-void Communicator::Abandon(absl::Status /*why*/) {}
-
 Work Communicator::AllGather(const RankGroup& group, const void* part, void* all,
                              int64_t part_bytes, absl::string_view site) {
   return Start({.kind = CollectiveKind::kAllGather,

@@ -146,11 +146,6 @@ class Communicator {
   // (communicator_nccl.h), messages must be received in the order in which they are sent.
   virtual absl::Status PrepareMessages(const RankGroup& group, MessagePaths paths);
 
-  // Fails everything that is under way and everything that follows with `why`, which is no OK. A
-  // rank calls it that leaves the program's order, as by an exception. Any thread may call it.
-  // Where every exchange is done when it is issued, it does nothing.
-  virtual void Abandon(absl::Status why);
-
   // In each of these `site` names the place in the program, for counts and for messages. The order
   // of ranks is that of the group. Work that fails with INVALID_ARGUMENT was not issued: a size is
   // negative, a place is none of the group's, a tag is out of range, or a message is to or from
