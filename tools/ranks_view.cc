@@ -206,7 +206,7 @@ std::string MisfitText(const policies::ParallelRun& run, const absl::Status& why
 
 Json MisfitJson(const RankScale& scale, const policies::ParallelRun& run, const absl::Status& why) {
   const auto device_bytes = static_cast<int64_t>(scale.memory_bytes);
-  const int64_t least_bytes = LeastDeviceBytes(why).value_or(device_bytes);
+  const int64_t least_bytes = std::max(LeastDeviceBytes(why).value_or(device_bytes), device_bytes);
   return {{"mesh", policies::DescribeMesh(run)},
           {"ranks", run.mesh.num_ranks()},
           {"fits", false},

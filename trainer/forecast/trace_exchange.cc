@@ -185,7 +185,11 @@ absl::StatusOr<TraceReplyHeader> ParseReplyHeader(absl::string_view line) {
       header.refused = absl::Status(code, message);
       if (header.refused.ok()) return absl::InvalidArgumentError(message);
       if (json.contains(kLeastDeviceKey)) {
-        SetLeastDeviceBytes(json.at(kLeastDeviceKey).get<int64_t>(), header.refused);
+        const int64_t bytes = json.at(kLeastDeviceKey);
+        if (bytes <= 0) {
+          return absl::InvalidArgumentError(absl::StrCat("DEVICE of ", bytes, " bytes at least"));
+        }
+        SetLeastDeviceBytes(bytes, header.refused);
       }
       return header;
     }
