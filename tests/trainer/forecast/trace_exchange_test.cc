@@ -111,6 +111,11 @@ TEST(TraceExchangeTest, ARefusalOfASmallDeviceSaysHowMuchWouldDo) {
   const absl::StatusOr<TraceReply> got = ParseReply(EncodeReply(refused));
   EXPECT_EQ(got.status(), refused);
   EXPECT_EQ(LeastDeviceBytes(got.status()), 4097);
+  std::string less_than_nothing = EncodeReply(refused);
+  less_than_nothing.replace(
+      less_than_nothing.find("4097", less_than_nothing.find("least_device_bytes")), 4, "-4097");
+  EXPECT_THAT(ParseReply(less_than_nothing).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("DEVICE of -4097 bytes")));
 }
 
 TEST(TraceExchangeTest, WhatIsNoReplyIsRefused) {
