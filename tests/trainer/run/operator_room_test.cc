@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
+#include "tests/trainer/store/forwarding_store.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/run/torch_failure.h"
@@ -30,35 +31,15 @@ absl::Status NoMemory() {
 }
 
 // Has more memory for operators a few times, and counts what it is told.
-class CountingStore final : public ParameterStore {
+class CountingStore final : public ForwardingStore {
  public:
   CountingStore(std::unique_ptr<ParameterStore> store, int gives)
-      : store_(std::move(store)), gives_(gives) {}
-  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
-    return store_->Update(options);
-  }
-  OptimizerKind optimizer() const override { return store_->optimizer(); }
-  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
-                         Sink sink) override {
-    return store_->ReadRange(name, kind, range, sink);
-  }
-  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override {
-    return store_->Write(name, kind, source);
-  }
-  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override {
-    return store_->TensorStep(name);
-  }
-  absl::Status SetStep(int64_t step) override { return store_->SetStep(step); }
-  absl::Status SetTensorStep(absl::string_view name, int64_t step) override {
-    return store_->SetTensorStep(name, step);
-  }
-  absl::Status status() const override { return store_->status(); }
+      : ForwardingStore(std::move(store)), gives_(gives) {}
   client::TrainingStats usage() const override {
-    client::TrainingStats usage = store_->usage();
+    client::TrainingStats usage = ForwardingStore::usage();
     usage.device_budget_bytes = int64_t{3} << 20;
     return usage;
   }
-  void ResetPeaks() override { store_->ResetPeaks(); }
   void BeginPhase(absl::string_view name) override { phases.emplace_back(name); }
   bool GiveWay() override { return ++num_asked <= gives_; }
   void ForgetGradients() override { ++num_forgotten; }
@@ -68,7 +49,6 @@ class CountingStore final : public ParameterStore {
   std::vector<std::string> phases;
 
  private:
-  const std::unique_ptr<ParameterStore> store_;
   const int gives_;
 };
 

@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
+#include "tests/trainer/store/forwarding_store.h"
 #include "torch/utils.h"
 #include "trainer/store/parameter_store_reference.h"
 
@@ -67,36 +68,20 @@ struct Attempts {
 };
 
 // A reference store that has more memory a few times, and has the allocator fail.
-class GivingStore final : public ParameterStore {
+class GivingStore final : public ForwardingStore {
  public:
   GivingStore(std::unique_ptr<ParameterStore> store, const Attempts& attempts)
-      : store_(std::move(store)),
+      : ForwardingStore(std::move(store)),
         failures_(attempts.failures),
         gives_(attempts.gives),
         phase_(attempts.phase) {}
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
     FailingAllocator::Get().FailAt(0);
-    return store_->Update(options);
+    return ForwardingStore::Update(options);
   }
-  OptimizerKind optimizer() const override { return store_->optimizer(); }
-  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
-                         Sink sink) override {
-    return store_->ReadRange(name, kind, range, sink);
-  }
-  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override {
-    return store_->Write(name, kind, source);
-  }
-  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override {
-    return store_->TensorStep(name);
-  }
-  absl::Status SetStep(int64_t step) override { return store_->SetStep(step); }
-  absl::Status SetTensorStep(absl::string_view name, int64_t step) override {
-    return store_->SetTensorStep(name, step);
-  }
-  absl::Status status() const override { return store_->status(); }
   client::TrainingStats usage() const override {
-    client::TrainingStats usage = store_->usage();
+    client::TrainingStats usage = ForwardingStore::usage();
     usage.registration_error = registration_error;
     return usage;
   }
@@ -121,7 +106,6 @@ class GivingStore final : public ParameterStore {
   void FailNext() {
     if (next_ < failures_.size()) FailingAllocator::Get().FailAt(failures_[next_++]);
   }
-  const std::unique_ptr<ParameterStore> store_;
   const std::vector<int64_t> failures_;
   const int gives_;
   const std::string phase_;
