@@ -293,7 +293,8 @@ absl::StatusOr<RankStep> ForetellRankStep(const ModelSpec& spec, const RunConfig
                           PredictionOf(step->trace, config, plan.memory, rates));
   writer.Begin(static_cast<double>(prediction.fetch_bytes + prediction.evict_bytes) /
                rates.copy_bytes_per_second);
-  // Each value but the gradient's is read and written. An update on DEVICE is taken for one in HOST.
+  // Each value but the gradient's is read and written. An update on DEVICE is taken for one in
+  // HOST.
   const auto kinds = static_cast<double>(TrainableKinds(round.format()).size());
   writer.Compute(gradient_bytes * (2 * kinds - 1) /
                  (kBytesAnUpdate * rates.update_elements_per_second));
