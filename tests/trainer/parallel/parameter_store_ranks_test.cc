@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
+#include "tests/trainer/store/forwarding_store.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/models/staged_model.h"
 #include "trainer/parallel/model_of_ranks.h"
@@ -32,38 +33,24 @@ constexpr char kTable[] = "transformer.wte.weight";
 constexpr char kLast[] = "transformer.ln_f.bias";
 
 // Gives what another store has, until it is told to fail.
-class FailingStore final : public ParameterStore {
+class FailingStore final : public ForwardingStore {
  public:
-  explicit FailingStore(std::unique_ptr<ParameterStore> store) : store_(std::move(store)) {}
-
-  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
-    return store_->Update(options);
-  }
-  OptimizerKind optimizer() const override { return store_->optimizer(); }
+  using ForwardingStore::ForwardingStore;
   absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
                          Sink sink) override {
-    if (!failure.ok()) return failure;
-    return store_->ReadRange(name, kind, range, sink);
-  }
-  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override {
-    return store_->Write(name, kind, source);
+    return failure.ok() ? ForwardingStore::ReadRange(name, kind, range, sink) : failure;
   }
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override {
     if (!failure.ok()) return failure;
-    return store_->TensorStep(name);
-  }
-  absl::Status SetStep(int64_t step) override { return store_->SetStep(step); }
-  absl::Status SetTensorStep(absl::string_view name, int64_t step) override {
-    return store_->SetTensorStep(name, step);
+    return ForwardingStore::TensorStep(name);
   }
   absl::Status status() const override { return failure; }
-  client::TrainingStats usage() const override { return store_->usage(); }
-  void ResetPeaks() override { store_->ResetPeaks(); }
+  bool GiveWay() override { return ++num_given <= 1; }
+  void ForgetGradients() override { ++num_forgotten; }
 
   absl::Status failure;
-
- private:
-  const std::unique_ptr<ParameterStore> store_;
+  int num_given = 0;
+  int num_forgotten = 0;
 };
 
 // So many ranks, of which so many share each layer.
@@ -201,6 +188,18 @@ TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
   });
   EXPECT_TRUE(of_others == of_four);
   EXPECT_THAT((of_four[{kLast, ChunkKind::kParam}]), ::testing::SizeIs(64));
+}
+
+// It is this rank's operators that lack memory, and its own chunks that give way.
+TEST(RanksParameterStoreMemoryTest, EachRankGivesWayByItself) {
+  RunThreadRanks(2, [](Communicator& me) {
+    Rank rank(me);
+    if (me.rank() == 0) return;
+    EXPECT_TRUE(rank.store->GiveWay());
+    EXPECT_FALSE(rank.store->GiveWay());
+    rank.store->ForgetGradients();
+    EXPECT_EQ(rank.failing->num_forgotten, 1);
+  });
 }
 
 TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
