@@ -31,25 +31,24 @@ absl::Status UseEverything(CommunicatorNccl& me, int64_t rank,
   absl::Status status = me.PrepareMessages(**pair, MessagePaths::kNeighbours);
   if (!status.ok()) return status;
   // Where an exchange fails, others may read and write it until the process ends.
-  static std::array<std::array<float, 16>, 3> memory;
-  std::array<float, 16>& values = memory[static_cast<size_t>(rank)];
-  float* const at = values.data();
+  static std::array<std::array<float, 64>, 3> memory;
+  float* const at = memory[static_cast<size_t>(rank)].data();
   const RankGroup& world = me.world();
+  // Each is under way beside the others, so it has memory of its own.
   std::vector<Work> works;
   if (rank < 2) {
-    // In memory of their own: they are under way beside what follows.
-    works.push_back(me.Send(**pair, at + 13, 4, 1 - rank, 0, "sent"));
-    works.push_back(me.Receive(**pair, at + 14, 4, 1 - rank, 0, "received"));
+    works.push_back(me.Send(**pair, at, 4, 1 - rank, 0, "sent"));
+    works.push_back(me.Receive(**pair, at + 4, 4, 1 - rank, 0, "received"));
   }
-  works.push_back(me.AllGather(world, at + rank, at, 4, "gather"));
-  works.push_back(me.ReduceScatter(world, SumType::kFp32, at, at + 4, 1, "scatter"));
-  works.push_back(me.AllReduce(**pair, SumType::kBf16, at, 6, "sum"));
-  works.push_back(me.AllToAll(world, at, at + 6, 8, "parts"));
-  works.push_back(me.Shift(world, at, at + 6, 8, "shift"));
-  works.push_back(me.Broadcast(world, at, 8, 1, "copies"));
+  works.push_back(me.AllGather(world, at + 8 + rank, at + 8, 4, "gather"));
+  works.push_back(me.ReduceScatter(world, SumType::kFp32, at + 16, at + 20, 1, "scatter"));
+  works.push_back(me.AllReduce(**pair, SumType::kBf16, at + 24, 6, "sum"));
+  works.push_back(me.AllToAll(world, at + 28, at + 36, 8, "parts"));
+  works.push_back(me.Shift(world, at + 44, at + 48, 8, "shift"));
+  works.push_back(me.Broadcast(world, at + 52, 8, 1, "copies"));
   for (const Work& work : works) status.Update(work->Wait());
   before_last();
-  status.Update(me.AllReduce(world, SumType::kFp32, at + 12, 1, "last")->Wait());
+  status.Update(me.AllReduce(world, SumType::kFp32, at + 56, 1, "last")->Wait());
   return status;
 }
 
