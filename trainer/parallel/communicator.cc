@@ -248,16 +248,11 @@ std::vector<uint32_t> Communicator::checksums() const {
   return checksums;
 }
 
-std::vector<int64_t> Communicator::num_issued() const {
+Communicator::Begun Communicator::begun() const {
   MutexLock lock(mutex_);
-  std::vector<int64_t> counts;
-  for (const IssuedInGroup& in_group : issued_) counts.push_back(in_group.count);
-  return counts;
-}
-
-int64_t Communicator::num_messages() const {
-  MutexLock lock(mutex_);
-  return num_messages_;
+  Begun begun = {.num_messages = num_messages_};
+  for (const IssuedInGroup& in_group : issued_) begun.num_collectives.push_back(in_group.count);
+  return begun;
 }
 
 std::optional<CollectiveUnderWay> Communicator::under_way() const {

@@ -191,11 +191,13 @@ class Communicator {
   // kinds, sizes, types and sites, in their order. Ranks of a group that ran the same program have
   // the same one. Messages do not count.
   std::vector<uint32_t> checksums() const;
-  // Returns how many collectives this rank has issued, by the groups' ids. Any thread may ask.
-  std::vector<int64_t> num_issued() const;
-  // Returns how many messages this rank has begun to send or to receive, and how many operations of
-  // any kind in silence: others that wait for it see by that that it goes on. Any thread may ask.
-  int64_t num_messages() const;
+  // Returns what this rank has begun, by which others that wait for it see that it goes on. Any
+  // thread may ask.
+  struct Begun {
+    int64_t num_messages = 0;  // Sent or received, and operations of any kind in silence.
+    std::vector<int64_t> num_collectives = {};  // By the groups' ids.
+  };
+  Begun begun() const;
   // Returns the collective that is under way. One at a time is. Any thread may ask.
   std::optional<CollectiveUnderWay> under_way() const;
   // Returns what a MessageWait of the rank is about, or else the message for which operators of its

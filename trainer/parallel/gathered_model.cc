@@ -192,7 +192,7 @@ void GatheredModel::BeginEvaluation() {
 
 void GatheredModel::Forget() {
   Begin(/*micro_batches=*/0, /*by_stages=*/false);
-  for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->Forget();
+  NoteUpdate();
 }
 
 void GatheredModel::HoldStage(size_t stage) {
@@ -235,13 +235,10 @@ BatchContext GatheredModel::ContextOf(const torch::Tensor& hidden) const {
   return whole_->ContextOf(hidden);
 }
 
-GatheredUnit* GatheredModel::head() const {
-  return units_.size() > blocks_.size() + 1 ? units_.back().get() : nullptr;
-}
-
 template <typename Compute>
 auto GatheredModel::WithHead(const Compute& compute) {
-  GatheredUnit* const unit = head();
+  // Of what is behind the blocks: a tied head has none of its own.
+  GatheredUnit* const unit = units_.size() > blocks_.size() + 1 ? units_.back().get() : nullptr;
   if (unit != nullptr) layers_.back().Use(unit->Views(UnitUse::kToTheEnd));
   if (spec_.tied_head) {
     GatheredUnit& table = *units_.front();

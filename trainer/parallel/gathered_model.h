@@ -127,8 +127,6 @@ class GatheredModel final : public StagedModel {
   void GatherAhead(size_t unit);
   // The same of the unit before `unit`, in backward.
   void GatherAheadBackwards(size_t unit);
-  // Returns the unit of what is behind the blocks, or null: a tied head has none of its own.
-  GatheredUnit* head() const;
   // Forgets what was under way. `by_stages`: whether each stage runs all micro-batches.
   void Begin(int64_t micro_batches, bool by_stages);
   // Has the head see what the next forward of it needs, and returns what `compute` does.

@@ -254,9 +254,9 @@ void GatheredUnit::AddOverCopies() {
 
 void GatheredUnit::set_last_micro_batch(bool is_last) { gradients_->set_last_micro_batch(is_last); }
 
-void GatheredUnit::Forget() {
+void GatheredUnit::NoteUpdate() {
   gradients_->Forget();
-  NoteUpdate();
+  is_stale_ = true;
 }
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {

@@ -110,10 +110,9 @@ class GatheredUnit {
   // whose hooks see them. The ranks with copies call it behind the last backward of a step. It does
   // nothing where there are no copies.
   void AddOverCopies();
-  // Tells that an update has changed the ranks' pieces, so that the whole tensors are stale.
-  void NoteUpdate() { is_stale_ = true; }
-  // Forgets gradients that wait to be added, and that the whole tensors have values.
-  void Forget();
+  // Tells that an update has changed the ranks' pieces, or that a step was given up: the whole
+  // tensors are stale, and gradients that wait to be added are forgotten.
+  void NoteUpdate();
   // Gathers the values of the pieces into the whole tensors, if there are any that lack them. Views
   // does that, too.
   void Refresh();

@@ -17,7 +17,7 @@ struct RankReport {
 
   int64_t beat = 0;                      // Counts the rank's reports.
   int64_t awaited = kNone;               // The rank whose message it waits for.
-  int64_t num_messages = 0;              // As Communicator::num_messages.
+  int64_t num_messages = 0;              // As Communicator::Begun.
   std::vector<int64_t> num_issued = {};  // Collectives that it has begun, by group.
 
   bool operator==(const RankReport&) const = default;

@@ -163,13 +163,14 @@ void RankWatchdog::Exchange(int64_t beat) {
     changed_.notify_all();
   }
   const std::optional<AwaitedMessage> message = communicator_.awaited_message();
+  const Communicator::Begun begun = communicator_.begun();
   const RankReport own = {.beat = beat,
                           .awaited = message.has_value() ? message->rank
                                      : communicator_.under_way().has_value()
                                          ? RankReport::kCollective
                                          : RankReport::kNone,
-                          .num_messages = communicator_.num_messages(),
-                          .num_issued = communicator_.num_issued()};
+                          .num_messages = begun.num_messages,
+                          .num_issued = begun.num_collectives};
   store_->set(KeyOf(communicator_.rank()), Bytes(ToText(own)));
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < communicator_.num_ranks(); ++rank) keys.push_back(KeyOf(rank));
