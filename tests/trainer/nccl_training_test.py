@@ -14,12 +14,12 @@ from ranks_program import TIED, TIMEOUT_S, RanksTestCase, command, run_launched
 from train_program import BIN, arguments, steps
 
 LIBRARY = os.environ.get("GEMINI_PROCESS_NCCL", "")
-BY_NCCL = {"transport": "nccl", "exact": True, "log_level": "info"}
+BY_NCCL = {"transport": "nccl", "exact": True}
 
 
 def keys_by_nccl(**keys):
     """Those of MPI's run, and how it is done by NCCL. None leaves one out."""
-    return {key: value for key, value in {**BY_NCCL, **keys}.items() if value is not None}
+    return {key: value for key, value in {**BY_NCCL, **keys, "log_level": "info"}.items() if value is not None}
 
 
 def with_library(words):
