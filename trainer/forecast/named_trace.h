@@ -42,7 +42,7 @@ struct RoundShape {
 // What the DEVICE achieves, not what its data sheet says. All > 0, but where it is said.
 struct ComputeRate {
   double flops_per_second = 1e12;  // Of matrix products; a multiply-add is two.
-  // Of those in fused attention, which has small ones. 0: as of others.
+  // The rate of products in fused attention, which are small. 0 stands for the rate of the others.
   double attention_flops_per_second = 0;
   double memory_bytes_per_second = 1e11;  // Of everything else.
   int64_t kernel_ns = 0;                  // Of one kernel, beside its work. >= 0.

@@ -2,9 +2,9 @@
 // Memory for operators. On a GPU what finds none is begun again with more of it, taken from
 // parameters, and the same numbers come out: gradients are dropped first, and what is random is
 // counted and not drawn.
-// Ranks:  in the middle of what others take part in, nothing can be begun again. So each rank
-//         rehearses a step by itself before the first one, in silence (Communicator::set_silent).
-//         What others would have sent is whatever lies there.
+// Ranks:  a step that other ranks take part in cannot be begun again. So each rank rehearses a step
+//         alone before the first one, while its communicator is silent (Communicator::set_silent).
+//         Memory that others would have sent to holds whatever it held before.
 // Owner:  one thread.
 // Errors: what `compute` returns, where there is no more memory.
 #pragma once
@@ -42,8 +42,9 @@ class OperatorRoom {
   // Returns what `compute` does, the last time that it is called: again where operators had no
   // memory and there is more, unless other ranks take part. `what` names it.
   absl::StatusOr<LossSum> Run(absl::string_view what, Compute compute);
-  // COLLECTIVE. Has each rank run a step by itself, but for the update, and drops what it leaves.
-  // The first rank logs which ranks needed more memory. What one of them cannot do, all return.
+  // COLLECTIVE. Each rank runs `compute` alone, which is a step without its update, and drops its
+  // gradients. The first rank logs which ranks needed more memory. If one rank fails, all ranks
+  // return its error.
   absl::Status Rehearse(Compute compute);
   bool is_rehearsing() const { return is_rehearsing_; }
   // Whether no other rank waits for what this one computes.

@@ -48,7 +48,7 @@ class ThreadMeetings {
   RankBell& BellOf(int64_t rank);
   // Wakes the ranks of a group that wait for others.
   void Ring(const RankGroup& group);
-  // Says that a rank comes to no exchange any more. Who waits for it looks at that by itself.
+  // Marks a rank as gone. Ranks that wait for it notice the mark when they next look.
   void Leave(int64_t rank);
   // UNAVAILABLE: the rank is gone.
   absl::Status CheckIsHere(int64_t rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
