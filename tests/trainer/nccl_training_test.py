@@ -55,14 +55,20 @@ class NcclTrainingTest(RanksTestCase):
         return output
 
     def test_exact_sums_leave_the_bytes_of_mpis(self):
-        for name, num_ranks, keys in (
-                ("shards", 2, {"zero": 3, "gather_ahead": 1}),
-                ("three", 3, {"zero": 2}),
-                ("replicas", 2, {"zero": 0, "precision": "bf16", "model": TIED}),
-                ("line", 2, {"tensor": "1d", "sequence_parallel": "megatron"}),
-                ("ring", 2, {"sequence_parallel": "ring"}),
-                ("pipeline", 2, {"pipeline": 2, "accumulate": 4, "pipeline_schedule": "interleaved",
-                                 "pipeline_chunks": 2})):
+        self.all_leave_the_bytes_of_mpis(
+            ("shards", 2, {"zero": 3, "gather_ahead": 1}),
+            ("three", 3, {"zero": 2}),
+            ("replicas", 2, {"zero": 0, "precision": "bf16", "model": TIED}))
+
+    def test_so_do_those_of_ranks_that_share_layers_sequences_or_stages(self):
+        self.all_leave_the_bytes_of_mpis(
+            ("line", 2, {"tensor": "1d", "sequence_parallel": "megatron"}),
+            ("ring", 2, {"sequence_parallel": "ring"}),
+            ("pipeline", 2, {"pipeline": 2, "accumulate": 4, "pipeline_schedule": "interleaved",
+                             "pipeline_chunks": 2}))
+
+    def all_leave_the_bytes_of_mpis(self, *meshes):
+        for name, num_ranks, keys in meshes:
             with self.subTest(name):
                 keys = self.keys(**{"steps": 4, "eval_every": 3, **keys})
                 mpi = self.ranks(num_ranks, f"{name}_mpi", **keys)

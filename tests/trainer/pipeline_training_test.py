@@ -24,19 +24,24 @@ class PipelineTest(RanksTestCase):
         return super().keys(*model, **{"steps": 4, "batch": 1, "accumulate": 4, "eval_every": 3, **more})
 
     def test_a_pipeline_trains_as_one_process_does(self):
+        self.all_train_as_one_process_does({
+            "plain": (2, {}),
+            "longer": (4, {"accumulate": 3}),
+            "one_micro_batch": (2, {"accumulate": 1}),
+            "interleaved": (2, {"accumulate": 8, "recompute": True, "model": "qwen3", **INTERLEAVED}),
+            "uneven": (2, {"pipeline_split": "1,3", "moments": "8bit"})})
+
+    def test_so_do_other_models_optimizers_and_placements(self):
+        self.all_train_as_one_process_does({
+            "experts": (4, {"model": "mixtral", "optimizer": "lamb"}),
+            "bf16": (2, {"precision": "bf16", "model": "gpt_neox", **INTERLEAVED}),
+            "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
+            "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"})})
+
+    def all_train_as_one_process_does(self, pipelines):
         of_ranks = ("pipeline", "pipeline_split", "device_memory", "chunk_size", "host_memory", "nvme",
                     *INTERLEAVED)
-        for name, (num_ranks, more) in {
-                "plain": (2, {}),
-                "longer": (4, {"accumulate": 3}),
-                "one_micro_batch": (2, {"accumulate": 1}),
-                "interleaved": (2, {"accumulate": 8, "recompute": True, "model": "qwen3", **INTERLEAVED}),
-                "uneven": (2, {"pipeline_split": "1,3", "moments": "8bit"}),
-                "experts": (4, {"model": "mixtral", "optimizer": "lamb"}),
-                "bf16": (2, {"precision": "bf16", "model": "gpt_neox", **INTERLEAVED}),
-                "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
-                "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
-        }.items():
+        for name, (num_ranks, more) in pipelines.items():
             with self.subTest(name):
                 alone = {key: value for key, value in more.items() if key not in of_ranks}
                 one = self.train(f"one_{name}", **self.keys(**alone))
@@ -54,12 +59,19 @@ class PipelineTest(RanksTestCase):
                 self.assertAlmostEqual(left[key], right[key], delta=1e-5 * left[key], msg=key)
 
     def test_stages_of_pipelines_end_as_those_without(self):
-        for model in ({}, {"precision": "bf16", "recompute": True}):
-            for zero in range(4):
-                with self.subTest(zero=zero, **model):
-                    keys = self.keys(zero=zero, accumulate=2, **model)
-                    self.assert_same_end(self.ranks(2, f"apart_{zero}", overwrite=True, **keys),
-                                         self.ranks(4, f"pipelines_{zero}", overwrite=True, pipeline=2, **keys))
+        self.all_end_as_those_without()
+
+    def test_stages_of_pipelines_in_bf16_that_recompute_end_as_those_without(self):
+        self.all_end_as_those_without(precision="bf16", recompute=True)
+
+    def all_end_as_those_without(self, **model):
+        for zero in range(4):
+            with self.subTest(zero=zero):
+                keys = self.keys(zero=zero, accumulate=2, **model)
+                self.assert_same_end(self.ranks(2, f"apart_{zero}", **keys),
+                                     self.ranks(4, f"pipelines_{zero}", pipeline=2, **keys))
+
+    def test_stages_with_a_tied_table_end_alike(self):
         sync = ("each", "each", "auto", "auto")
         ends = [self.ranks(4, f"tied_{zero}", pipeline=2, zero=zero, **self.keys(TIED, gradient_sync=sync[zero]))
                 for zero in range(4)]
@@ -103,8 +115,17 @@ class PipelineTest(RanksTestCase):
                 self.assertIn(result.returncode, (75, 128 + signal.SIGKILL), result.stderr)
                 self.assertLessEqual(len(self.said(result.stderr)), 1, result.stderr)
 
-    def test_a_rank_that_stops_at_a_message_is_named(self):
-        self.all_are_named("stop", MESSAGES, r"\brank {} has not|rank {}: --collective-timeout|[ ,]{} \(at ")
+    def test_a_rank_that_stops_in_warm_up_is_named(self):
+        self.all_that_stop_are_named(MESSAGES[0::3])
+
+    def test_a_rank_that_stops_in_steady_state_is_named(self):
+        self.all_that_stop_are_named(MESSAGES[1::3])
+
+    def test_a_rank_that_stops_in_cool_down_is_named(self):
+        self.all_that_stop_are_named(MESSAGES[2::3])
+
+    def all_that_stop_are_named(self, messages):
+        self.all_are_named("stop", messages, r"\brank {} has not|rank {}: --collective-timeout|[ ,]{} \(at ")
 
     def test_a_rank_that_lives_and_sends_no_more_is_named(self):
         # Its thread of MPI hangs, so it waits itself: it is one of those that wait for each other.
@@ -126,7 +147,7 @@ class PipelineTest(RanksTestCase):
             result = self.run_preloaded(4, output, pipeline=4, eval_every=0, GEMINI_KILL_AT=f"{rank}:{number}:{what}",
                                         **keys)
             return output, result, time.time() - (output / "metrics.jsonl").stat().st_mtime
-        with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
             ends = list(pool.map(lambda one: end(*one), messages))
         for output, result, seconds in ends:
             self.assertEqual(len(steps(output)), 1, result.stderr)
@@ -135,13 +156,19 @@ class PipelineTest(RanksTestCase):
 
 
 class MixedMeshesTest(SharingRanksTestCase):
-    def test_pipelines_of_ranks_that_share_layers_or_sequences(self):
-        for name, (num_ranks, num_data, more) in {
-                "line": (4, 1, {"tensor": "1d", "tensor_size": 2}),
-                "megatron": (8, 2, {"tensor": "1d", "tensor_size": 2, "sequence_parallel": "megatron", "zero": 3}),
-                "grid": (8, 1, {"tensor": "2.5d", "tensor_size": 4}),
-                "ulysses": (8, 2, {"sequence_parallel": "ulysses", "sequence_size": 2}),
-                "ring": (4, 1, {"sequence_parallel": "ring", "zero": 2})}.items():
+    def test_pipelines_of_ranks_that_share_layers(self):
+        self.all_train_alike({
+            "line": (4, 1, {"tensor": "1d", "tensor_size": 2}),
+            "megatron": (8, 2, {"tensor": "1d", "tensor_size": 2, "sequence_parallel": "megatron", "zero": 3}),
+            "grid": (8, 1, {"tensor": "2.5d", "tensor_size": 4})})
+
+    def test_pipelines_of_ranks_that_share_sequences(self):
+        self.all_train_alike({
+            "ulysses": (8, 2, {"sequence_parallel": "ulysses", "sequence_size": 2}),
+            "ring": (4, 1, {"sequence_parallel": "ring", "zero": 2})})
+
+    def all_train_alike(self, meshes):
+        for name, (num_ranks, num_data, more) in meshes.items():
             for model in ("llama", TIED):
                 with self.subTest(name, model=model):
                     keys = self.keys(model, batch=2, accumulate=2, overwrite=True)
