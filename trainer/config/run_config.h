@@ -99,13 +99,13 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys, ExchangeKeys {
   std::string task = "auto";  // One of kTaskNames (trainer/families/task_spec.h).
   std::string data;
   std::string output;
-  int64_t steps = 0;
-  int64_t batch = 8;
+  int64_t steps = 0;  // Optimizer steps in all, with those of the runs that this one goes on from.
+  int64_t batch = 8;  // Sequences in a micro-batch of one rank.
   // If it is 0, the length of the data's rows is taken. A text has no rows: it is then cut into as
   // many tokens as the model has positions, at most 1,024.
   int64_t sequence = 0;
   bool has_documents = false;  // Rows of data hold several. It is no key: the files say it.
-  int64_t accumulate = 1;
+  int64_t accumulate = 1;      // Micro-batches in a step of one rank.
   std::string micro_batch_schedule = "horizontal";
   std::string zero = "auto";  // Of several ranks: what of the model each of them has in parts.
   std::string gradient_sync = "auto";  // When they add their gradients.
@@ -120,7 +120,7 @@ struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys, ExchangeKeys {
   int64_t eval_every = 0;  // 0: at the end only.
   int64_t save_every = 0;  // 0: at the end only.
   bool no_save = false;    // Not at the end either: a run that only measures.
-  int64_t keep = 2;        // 0: all.
+  int64_t keep = 2;        // How many of the newest checkpoints stay. 0: all.
   bool overwrite = false;
   bool reference = false;
   std::string log_level = "info";

@@ -38,7 +38,7 @@ class TrainingData {
   TaskSpec task() const;
   // Returns how many rows, images or alignments the file has.
   int64_t num_sequences() const;
-  // Returns the tokens of a row, or the residues of an alignment. The file has no images.
+  // Returns the tokens of a row, or the residues of an alignment. The file must not have images.
   int64_t sequence_tokens() const;
   // What a run's speed counts, and how many of these a row has.
   absl::string_view item_name() const { return images() != nullptr ? "images" : "tokens"; }
@@ -50,6 +50,7 @@ class TrainingData {
   const LabeledData* labeled() const { return std::get_if<LabeledData>(&file_); }
   const ImageData* images() const { return std::get_if<ImageData>(&file_); }
   const AlignmentData* alignments() const { return std::get_if<AlignmentData>(&file_); }
+  // The file must be a text.
   const TokenData& text() const { return std::get<TokenData>(file_); }
 
   // Whether a model has to know which documents a row has: there may be several, or padding that it

@@ -35,6 +35,7 @@ inline constexpr absl::string_view kProblemNames[] = {"single_label_classificati
 inline absl::string_view NameOf(TaskKind kind) { return kTaskNames[static_cast<int>(kind)]; }
 inline absl::string_view NameOf(ProblemType type) { return kProblemNames[static_cast<int>(type)]; }
 
+// A bound on what a file may ask memory for, far above what classifiers have.
 inline constexpr int64_t kMostLabels = 1 << 16;
 
 struct TaskSpec {

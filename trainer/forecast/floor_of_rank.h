@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of the DEVICE floor of one rank of a job before its first step: with less no step
-// of it runs. A step may need more, for each count leaves something out: gradients that wait for
-// those of other micro-batches, and parts of what the ranks exchange. Routers deal evenly here; the
-// expert that gets the most of a step needs no less.
+// Computes a lower bound of the DEVICE memory that a rank of a job needs, before its first step:
+// with less no step of it runs. A step may need more. The bound leaves out gradients that wait for
+// those of other micro-batches, and parts of what the ranks exchange, and it lets routers deal
+// their tokens evenly: an expert that gets more of them needs no less.
 // Units:  bytes.
 // Thread: as traced_step.h.
 #pragma once

@@ -41,16 +41,18 @@ struct MemoryPlan {
   int64_t host_activation_bytes = 0;
 };
 
-// Returns DEVICE. When "auto": DefaultDeviceBytes, beside the HOST that PlanMemory gives for so
-// many elements of trained and of other parameters, without what chunks and activations add.
+// Returns the DEVICE budget in bytes: the configured one, or if that is "auto", DefaultDeviceBytes
+// beside the HOST that PlanMemory gives for so many elements of trained and of other parameters,
+// without what chunks and activations add.
 int64_t DeviceMemory(const RunConfig& config, int64_t num_trained, int64_t num_frozen,
                      const HostMemory& memory);
 
-// The whole plan for a model of these tensors, in chunks of `chunk_bytes`; DEVICE is a number in
-// `config`. HOST when "auto": parameters, gradients and optimizer states in whole chunks, less the
-// states with --optimizer-tier nvme, and the spare ones that updates need; with --nvme at most half
-// of what is available; and in any case the activations that leave DEVICE: those beyond a quarter
-// of it.
+// Returns the whole plan for a model of these tensors, in chunks of `chunk_bytes`. DEVICE is a
+// number in `config`. If HOST is "auto", it has room for
+//   - parameters, gradients and optimizer states in whole chunks, without the states if
+//     --optimizer-tier is nvme; with --nvme at most half of what is available,
+//   - the spare chunks that updates need,
+//   - the activations that leave DEVICE, which are those beyond a quarter of it.
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
                                       const BoundaryActivations& activations, int64_t chunk_bytes,
                                       int64_t available_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forecast is asked, a round and what computes it, and what it answers: the trace that the
-// round will leave, with the names of what is in it.
+// Defines what a forecast is asked about, a round and the rates of what computes it, and what it
+// returns: the trace that the round will leave, with the names of what is in it.
 // Units: bytes, nanoseconds.
 #pragma once
 #include <cstdint>

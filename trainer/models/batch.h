@@ -44,7 +44,8 @@ struct Labels {
     return {at::zeros({rows, task.num_labels}, inputs.options().dtype(torch::kFloat32)),
             rows * task.num_labels};
   }
-  // Returns those of the first `rows` rows: nothing of the others is predicted.
+  // Returns the labels of a causal task by which the first `rows` rows are predicted, and nothing
+  // of the others.
   static Labels OfFirst(const torch::Tensor& tokens, int64_t rows) {
     Labels labels = AllOf(tokens.narrow(0, 0, rows));
     if (rows == tokens.size(0)) return labels;

@@ -69,13 +69,15 @@ class StagedModel : public torch::nn::Module {
   // int64, each in [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode
   // only.
   torch::Tensor Forward(const torch::Tensor& tokens) { return Forward({.inputs = tokens}); }
-  // The same of a batch with types, without its documents, which are those that are set.
+  // The same with the batch's types. It reads no batch.documents: the documents are those that
+  // set_documents was called with.
   torch::Tensor Forward(const Batch& batch);
 
   // Returns the loss of transformers, without logits for all tokens. `factors`: what backward will
   // be given.
   BatchLoss Losses(const torch::Tensor& tokens, const Labels& labels, const LossFactors& factors);
-  // The same of a batch with its documents, which are set.
+  // The same with the batch's types, after it calls set_documents with the batch's documents: they
+  // stay set.
   BatchLoss Losses(const Batch& batch, const LossFactors& factors);
   // The same, with labels equal to the inputs.
   BatchLoss Losses(const torch::Tensor& tokens, const LossFactors& factors) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a job exchange bytes: collectives among groups of ranks, and messages from one
-// rank to another.
+// Exchanges bytes between the ranks of a job: by collectives among groups of ranks, and by messages
+// from one rank to another.
 // Order: there is one order of all collectives of the job, the program's. Each rank issues those of
 //        the groups that it is in, in that order, and they are begun in it. No collective stands
 //        below a condition that ranks may decide otherwise, in an error path or in a destructor.
 // Sums:  a left fold by the rank's place in its group: ((x0 + x1) + x2) + ... Values of 16 bits are
 //        added in fp32, and the sum is rounded once. So the same ranks get the same bits each time,
-//        and one process that adds in this order gets them, too.
+//        and one process that adds in this order gets them, too. NCCL does so only where it was
+//        asked for exact sums (communicator_nccl.h).
 // Memory: what a call names must be valid and untouched by others until its Work is done. Memory of
 //        sums is aligned to its type.
 // Thread: one thread issues everything. Any thread may wait for a Work.
@@ -73,7 +74,8 @@ enum class MessagePaths : uint8_t {
 class PendingWork {
  public:
   virtual ~PendingWork() = default;
-  // Blocks until it is done, and returns how it went.
+  // For host memory: blocks until it is done, and returns how it went. For memory of a GPU: lets
+  // the operators of the calling thread wait for it, and returns OK if nothing has failed so far.
   virtual absl::Status Wait() = 0;
   virtual bool Done() const = 0;
 };
@@ -174,7 +176,8 @@ class Communicator {
   Work Shift(const RankGroup& group, const void* from, void* to, int64_t size_bytes,
              absl::string_view site);
   // Messages with one tag, from one rank to one other, arrive in the order in which they were sent.
-  // A message of another size than is received is an error of the receiver's. 0 <= tag <= kMostTag.
+  // A message of another size than is received is an error of the receiver's, but NCCL does not see
+  // it: the receiver gets too few bytes, or waits in vain. 0 <= tag <= kMostTag.
   static constexpr int64_t kMostTag = (int64_t{1} << 15) - 2;  // MPI has one more, for shifts.
   Work Send(const RankGroup& group, const void* bytes, int64_t size_bytes, int64_t to_place,
             int64_t tag, absl::string_view site);

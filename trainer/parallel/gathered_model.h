@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
-// while it computes; shards and whole tensors beside them (1 and 2); or the whole model (0), with
-// gradients that are added up.
+// Trains a model by ZeRO. At stage 3 each rank has shards of it, and gathers it unit by unit while
+// it computes. At stages 1 and 2 it has whole tensors beside its shards, at stage 0 the whole model
+// alone. Gradients are added up over the ranks at each of them.
 // Units are the embeddings, each block, and what is behind the blocks. In a pipeline each rank has
 // those of its stages alone (model_stages.h), of a tied table the first and the last one.
 // Parts:  where ranks share layers (tensor_layers.h), each has some boxes of the tensors, and all
@@ -11,11 +11,13 @@
 //         all of them "whole.NAME", frozen, of what it has whole beside them, and "sum.NAME" and
 //         "copy.NAME" of gradients that are added up there.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
-//         over the ranks, folded by rank: of each micro-batch, or of the sum of a step's.
+//         over the ranks, of each micro-batch, or of the sum of a step's. It is folded by rank
+//         where the communicator's sums are folds (communicator.h).
 // Sums:   a tied table has one of each micro-batch; in the vertical schedule and in a pipeline,
 //         whose backwards of head and look-up are apart, one of either. Where ranks add once a
 //         step, it has one, and in a pipeline either end has one.
-// Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
+// Device: parameters are made on the CPU, and units are gathered on UnitOptions::device.
+// Limits: tables of the vocabulary are not cut. Micro-batches run one after the
 //         other, or as BeginMicroBatches says: a forward ends those before it, whose backward
 //         throws if it is run afterwards.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of a model that is gathered as one: its tensors are cut into shards (shard_cut.h), of
+// Gathers a part of a model as one: its tensors are cut into shards (shard_cut.h), of
 // which each rank has its own, and lie whole in each rank's memory only while they are used.
 //         With whole tensors beside the shards (stages 1 and 2) it is gathered once for each
 //         update, into these.
@@ -8,9 +8,10 @@
 // Use:    Views gathers, and gives the tensors as functions of this rank's pieces. Backward adds
 //         their gradients over the ranks, and gives each piece its part of the sum, so that hooks
 //         of the pieces see it. Views that are used in several places of one micro-batch have one
-//         sum, of what the places add up to. Where ranks add once a step, each adds those of its
-//         own micro-batches before: replicas in their parameters' .grad, as they would alone, and
-//         with whole tensors in others beside these (stage 1).
+//         sum, of what the places add up to.
+// Sync:   where the ranks add once a step, each rank first adds up the gradients of its own
+//         micro-batches. Replicas are added up in their parameters' .grad, as they would be alone,
+//         and with whole tensors (stage 1) there are other tensors for it beside these.
 // Copies: of a tied table the first and the last rank of a pipeline have the same piece each, one
 //         for the look-up and one for the head. What comes of either is kept beside the parameters
 //         until AddOverCopies adds them, behind a step's last backward.
@@ -75,7 +76,7 @@ struct UnitOptions {
 
 // What backward needs of the buffer.
 enum class UnitUse : uint8_t {
-  kOnce,      // Nothing: no operator reads a tensor's value in backward.
+  kOnce,      // No operator reads a value of it in backward, so it is freed behind forward.
   kAgain,     // It is gathered once more: GatherBehind stands at the end of the forward.
   kToTheEnd,  // It stays from forward to backward.
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows the shards of all ranks (gathered_model.h), which are of the boxes that they have by
-// sharing layers, and in a pipeline of their blocks, as the tensors of the whole model, as files
-// have them. Each rank has replicas of its own, and the first one's are saved.
+// Presents what all ranks have of the parameters (gathered_model.h) as whole tensors under the
+// names that files have for them, so that a checkpoint does not depend on how many ranks wrote it.
+// Replicas, which each rank has for itself, are saved by the first rank that has them.
 // Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
 //          have pieces, which serve it meanwhile, and puts a window of the tensor together.
 // Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of a pipeline: runs the micro-batches of a step through the stages that it has
+// Runs the micro-batches of a step through the stages that one rank of a pipeline has
 // (model_stages.h), by the schedule's list of tasks. What leaves a stage is sent to the rank of the
 // next one, and gradients are sent back.
 // Bits:   those of one process that runs the same micro-batches, one after the other; with several
-//         pipelines, those of as many ranks without. Of a tied table the sums of look-ups and of
-//         heads are added to each other, behind both.
+//         pipelines, those of as many ranks without, where sums are folds (communicator.h). Of a
+//         tied table the sums of look-ups and of heads are added to each other, behind both.
 // Memory: between forward and backward, a stage keeps of a micro-batch what its graph keeps, with
 //         the input, but not the output: that is dropped once it is sent. One input, or one
 //         gradient, is received ahead.
@@ -38,6 +38,7 @@
 
 namespace gemini::trainer {
 
+// The stages that one rank has: one, or several where they are interleaved.
 class PipelineStage {
  public:
   // `pipeline` are the ranks of the model's pipeline, in its order. All of it outlives this.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks of a job have what of a model. Ranks of a pipeline have other blocks each
+// Says which parts of a model each rank of a job has. Ranks of a pipeline have other blocks each
 // (model_stages.h). Ranks that share layers lie at the places of a tensor grid, and each has some
 // boxes of the parameters of those blocks. Ranks that share sequences, or learn from other rows,
 // have the same boxes. Ranks with the same boxes are a group, whose members have shards of these
@@ -61,8 +61,8 @@ class RankLayout {
   // sequences learn from the same ones.
   int64_t data(int64_t rank) const { return mesh_.coordinate(rank, policies::MeshAxis::kData); }
   int64_t num_data() const { return mesh_.size(policies::MeshAxis::kData); }
-  // Whether a rank speaks for those: it is the first one that has their loss, which in a pipeline
-  // is with the last blocks.
+  // Whether a rank reports the loss for all ranks that learn from the same rows: it is the first
+  // one that has their loss, which in a pipeline is with the last blocks.
   bool SpeaksForData(int64_t rank) const {
     return pipeline_rank(rank) == pipeline_ranks() - 1 && place(rank) == 0 &&
            mesh_.coordinate(rank, policies::MeshAxis::kSequence) == 0;
@@ -95,7 +95,8 @@ class RankLayout {
   std::vector<std::vector<int64_t>> Pipelines() const {
     return mesh_.Groups({policies::MeshAxis::kPipeline});
   }
-  // The first and the last rank of each pipeline of at least two, and those between alone.
+  // Returns a group of the first and the last rank of each pipeline, and a group of one for each
+  // rank between them. Pipelines have at least two ranks.
   std::vector<std::vector<int64_t>> EndsOfPipelines() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the machine's memory the neediest of a job's ranks have.
+// Finds how much of the machine's memory the neediest ranks of a job need.
 // Units: bytes.
 #pragma once
 #include <algorithm>

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on Torch's tensors, which wait until they are done. Autograd does not see them.
-// Memory: what is exchanged lies in plain memory of the CPU, contiguous; but where said otherwise.
-// Errors: those of the Communicator are thrown as c10::Error. The job is over behind them.
+// Exchanges Torch's tensors among the ranks of a line. Autograd does not see it.
+// Waiting: a call returns when tensors in plain memory of the CPU have arrived. For tensors on a
+//         GPU it returns at once, and what the calling thread runs on them afterwards runs when
+//         they have.
+// Memory: tensors are contiguous and lie where the communicator exchanges, unless a function says
+//         otherwise.
+// Errors: those of the Communicator are thrown as c10::Error. After one the job is over.
 // Thread: the one that issues the rank's collectives.
 #pragma once
 #include <string>
@@ -24,7 +28,8 @@ SumType SumTypeOf(torch::ScalarType type);
 // Waits until the work is done. Throws its error. `memory`: all tensors that it names.
 void AwaitOrThrow(const Work& work, std::vector<torch::Tensor> memory);
 
-// Ranks that share the layers of a model along one axis. Both outlive this.
+// Ranks that share the layers of a model along one axis. Both outlive this. A line of one rank may
+// have a null `group`: then only is_shared() may be called.
 struct RankLine {
   Communicator* communicator = nullptr;
   const RankGroup* group = nullptr;

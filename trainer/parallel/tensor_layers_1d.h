@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers for the ranks of a line. Each has the columns of query, key, value and of what leads into
-// a feed-forward part, for some of the heads and of the elements between, and the rows of what
-// leads out; it has some rows of the vocabulary's table, and of its head's bias. Everything else it
-// has whole: norms, the biases of what leads out, positions, routers, projections, and what stands
-// behind the blocks, a transform before the vocabulary or a classifier. Of a pair trunk's blocks
-// ranks divide attention and transitions, and each computes the outer product mean and the triangle
-// multiplications whole, which norm what heads have together.
-// Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
-//         experts also the gradients of their weights, and where one is shared, 2 sums more. The
-//         embedding one sum, the head one in backward and a gather of two numbers a token. A pair
-//         trunk's block has 6 sums of what comes out, and in backward 7 of what went in.
+// Makes layers whose matrices the ranks of a line share, as Megatron-LM does. Each rank has the
+// columns of query, key, value and of what leads into a feed-forward part, for some of the heads
+// and of the elements between, and the rows of what leads out; it has some rows of the vocabulary's
+// table, and of its head's bias. Everything else it has whole: norms, the biases of what leads out,
+// positions, routers, projections, and what stands behind the blocks, a transform before the
+// vocabulary or a classifier. In the blocks of a pair trunk the ranks divide attention and
+// transitions. Each of them computes the outer product mean and the triangle multiplications whole,
+// because these norm what all heads have together.
+// Sends:  a block adds 2 tensors over the line as they come out, and in backward 2 of what went in.
+//         With experts it also adds the gradients of their weights, and 2 tensors more where an
+//         expert is shared. The embedding adds 1. The head adds 1 in backward, and gathers two
+//         numbers a token. A pair trunk's block adds 6 as they come out, and 7 in backward.
 // Parts:  with parts of sequences between layers (Megatron-LM's sequence parallelism) the same, but
 //         what comes out is added up in parts, and what goes in is put together, in backward once
 //         more: 10 T h (t - 1) / t elements a block in place of 8, or 7 in place of 6 where

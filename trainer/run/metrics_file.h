@@ -30,7 +30,7 @@ struct StepMetrics {
   double loss_scale = 1;  // What the loss was multiplied by.
   client::StepResult update;
   double seconds = 0;
-  std::string item_name = "tokens";  // Of what the next is: TrainingData::item_name.
+  std::string item_name = "tokens";  // What the next counts, by TrainingData::item_name.
   double items_per_second = 0;
   client::TrainingStats memory;  // What was moved and waited for is this step's alone.
   SentByKind sent = {};          // By this rank in the step; empty where there are no others.

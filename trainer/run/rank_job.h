@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that a run was launched as, and what each of them must have alike.
+// Joins the ranks that a run was launched as, and checks what they must have alike.
 // Owner: one thread.
 #pragma once
 #include <cstdint>

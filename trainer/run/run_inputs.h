@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run reads, and what it is refused for before anything is made.
+// Opens what a run reads, and refuses what it cannot train with before anything is made.
 // Errors: INVALID_ARGUMENT unless it says otherwise; the message names the key and what to do.
 #pragma once
 #include <cstdint>
@@ -38,10 +38,12 @@ absl::Status CheckTokenizer(absl::string_view key, const std::string& path,
 absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
                        int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved);
 
-// --overwrite removes what a run made in --output: what this run reads must not lie there, nor be
-// what links in the model's directory lead to. No data may be the metrics' file.
+// Checks that this run removes nothing that it reads. --overwrite removes what a run made in
+// --output, so neither the model nor data may lie there, nor what links in the model's directory
+// lead to; and no data may be the metrics' file.
 absl::Status CheckInputsLieElsewhere(const RunConfig& config);
 
+// Returns the file that metrics go to: --metrics, or metrics.jsonl in --output.
 std::string MetricsPath(const RunConfig& config);
 
 // What a resumed run starts from.
@@ -58,7 +60,8 @@ absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
 absl::StatusOr<std::optional<Resumed>> ShareResumed(const RankAgreement& ranks,
                                                     std::optional<Resumed> found);
 
-// A step takes as many sequences as before, however they are divided among micro-batches and ranks.
+// Checks that a step of a resumed run takes as many sequences as before, however they are divided
+// among micro-batches and ranks. INVALID_ARGUMENT: it does not; the message has both numbers.
 // `num_data`: ranks that learn from other sequences than each other, of `num_ranks`.
 absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& state,
                                 int64_t num_data, int64_t num_ranks);
@@ -71,7 +74,9 @@ std::string Describe(const TokenFingerprint& file);
 // as a part of this.
 absl::StatusOr<std::string> DescribeWeights(const std::string& directory);
 
-// Other data would be taken in an order that is no part of either run.
+// Checks that --data is the file that the resumed run began with: other data would be taken in an
+// order that is no part of either run. OK if the checkpoint does not say which file that was.
+// INVALID_ARGUMENT: it is another; the message describes both.
 absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
                                 const TrainingData& data);
 

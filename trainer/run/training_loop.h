@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a run: data, forward, backward, update, evaluation, metrics, saves. The same code
-// over either ParameterStore.
+// Runs the steps of a run: it reads data, runs forward, backward and update, evaluates, and writes
+// metrics and checkpoints. It is the same for every ParameterStore.
 // Owner:  one thread, which may block for everything.
 // Ranks:  all ranks of a run have a loop each, and go through the same steps. The first one
-//         logs, writes and saves. What a rank cannot learn from, no rank does; but an exception of
-//         Torch ends this rank alone, and the job with it.
+//         logs, writes and saves. A step that fails in one rank fails in all of them; but an
+//         exception of Torch ends its rank alone, and the job with it.
 // Errors: a step that fails has changed no parameter. FAILED_PRECONDITION: a loss or gradient that
 //         is not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the
 //         disk. Others: of the data, the store, the files.
@@ -66,19 +66,19 @@ struct TrainingParts {
 };
 
 struct TrainingSummary {
-  int64_t first_step = 0;  // Completed before this process.
-  int64_t step = 0;        // Completed now.
+  int64_t first_step = 0;  // The last step that was completed before this process.
+  int64_t step = 0;        // The last step that is completed now.
   double first_loss = 0;   // Of step 1.
   double last_loss = 0;
   std::optional<double> eval_loss;
   std::vector<TaskMetric> eval_metrics;
   // Since the start; the peaks are the largest of all steps.
   client::TrainingStats memory;
-  std::optional<RankNeeds> neediest;  // The same of the ranks that have most; none is alone.
-  int signal = 0;                     // What ended it before the last step, of whichever rank.
+  std::optional<RankNeeds> neediest;  // The most that any rank needed; absent with one rank.
+  int signal = 0;  // The signal that ended the run before its last step, in whichever rank.
   absl::Duration duration;
-  std::string item_name = "tokens";  // Of what the next is: TrainingData::item_name.
-  int64_t items = 0;                 // Of all ranks.
+  std::string item_name = "tokens";  // What `items` counts, by TrainingData::item_name.
+  int64_t items = 0;                 // In all ranks.
   std::string checkpoint;            // Where the model lies.
 };
 
