@@ -78,6 +78,22 @@ class RunSafetyTest(train_program.TrainTest):
             self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(kept.read_text().splitlines()), 3)
 
+    def test_metrics_replace_nothing_that_another_wrote(self):
+        other = self.train("other", **self.keys(steps=2))
+        output = self.train("out", **self.keys(steps=2))
+        note = self.directory / "note"
+        note.write_text("buy milk\n")
+        before = [self.files(output), self.files(other)]
+        for path, says in ((note, "no run wrote its line 1"),
+                           (other / "metrics.jsonl", "lies in the folder of another run")):
+            for keys in (self.keys(steps=2, overwrite=True, output=output), dict(output=output, resume=True, steps=3)):
+                with self.subTest(says, resume=keys.get("resume", False)):
+                    result = run(**dict(keys, metrics=path))
+                    self.assertEqual(result.returncode, 1, result.stderr)
+                    self.assertIn(says, result.stderr)
+                    self.assertEqual([self.files(output), self.files(other)], before)
+                    self.assertEqual(note.read_text(), "buy milk\n")
+
     def test_an_interrupted_evaluation_is_made_behind_the_resume(self):
         keys = self.keys(steps=40, eval_every=1)
         output = self.directory / "out"
@@ -211,6 +227,18 @@ class RunSafetyTest(train_program.TrainTest):
         lines = os.read(reader, 1 << 20).decode().splitlines()
         self.assertEqual([json.loads(line)["step"] for line in lines], [1, 2, 3, 4])
 
+    def test_a_pipe_that_is_full_loses_lines_and_keeps_no_run_waiting(self):
+        pipe = self.directory / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        result = run(**self.keys(steps=8, output=self.directory / "out", metrics=pipe))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("the metrics have gaps from step "), 1, result.stderr)
+        steps_read = [json.loads(line)["step"] for line in os.read(reader, 1 << 20).decode().splitlines()]
+        self.assertEqual(steps_read, list(range(1, len(steps_read) + 1)))
+        self.assertLess(len(steps_read), 8)
 
     def test_housekeeping_that_fails_warns_once_and_training_goes_on(self):
         output = self.train("out", **self.keys(steps=2))

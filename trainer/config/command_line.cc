@@ -77,7 +77,7 @@ std::string HelpText() {
       RunKeys(defaults).Help(),
       "\nExit status: 0 done; 1 an error, told on standard error; 2 a wrong flag or "
       "configuration;\n"
-      "130 stopped by Ctrl-C (143 SIGTERM, 138 SIGUSR1) behind a finished step and saved (--resume "
+      "130 stopped by Ctrl-C (143 SIGTERM, 138 SIGUSR1) after a finished step and saved (--resume "
       "goes on);\n"
       "75 one of several ranks failed alone (--resume goes on from the last save).\n");
 }

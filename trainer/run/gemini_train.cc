@@ -118,7 +118,12 @@ absl::StatusOr<MetricsFile> BeginOutput(const RunConfig& config, MetricsFile::Mo
   GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
   MetricsFile::Last last;
   if (resumed.has_value()) last = {resumed->state.step, resumed->state.evaluated_step};
-  return MetricsFile::Open(MetricsPath(config), mode, last);
+  GEMINI_ASSIGN_OR_RETURN(MetricsFile metrics, MetricsFile::Open(MetricsPath(config), mode, last));
+  if (!metrics.rewritten().ok()) {
+    warn(absl::StrCat("the metrics keep what the former run wrote of later steps: ",
+                      metrics.rewritten().message()));
+  }
+  return metrics;
 }
 
 // Threads of operators and of updates, where they are not given, so that the ranks of a machine

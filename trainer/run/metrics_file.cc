@@ -27,6 +27,11 @@ namespace {
 // nlohmann writes the shortest text that reads back the same, and null for NaN and infinities.
 using Json = nlohmann::ordered_json;
 
+// How each line of a run begins: ToJson writes the step first.
+constexpr absl::string_view kBeginningOfALine = "{\"step\":";
+// A line of a run is some kilobytes long.
+constexpr int64_t kMaxLineBytes = 1 << 20;
+
 struct Line {
   int64_t step = 0;
   bool is_evaluation = false;
@@ -39,6 +44,37 @@ std::optional<Line> ParseLine(const std::string& text) {
   const auto step = object.find("step");
   if (step == object.end() || !step->is_number_integer()) return std::nullopt;
   return Line{step->get<int64_t>(), object.contains("eval_loss")};
+}
+
+// Whether a run wrote it: all of a line, or the beginning of one whose end could not be written,
+// as when the run was killed or the disk was full. The next line stands after it.
+bool IsOfARun(absl::string_view text) {
+  if (absl::StartsWith(kBeginningOfALine, text)) return true;
+  if (!absl::StartsWith(text, kBeginningOfALine)) return false;
+  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) return true;
+  return object.contains("eval_loss") || (object.contains("loss") && object.contains("lr"));
+}
+
+// Checks that a run wrote each line of `path`, for the file is about to be replaced.
+absl::Status CheckIsOfARun(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxLineBytes, '\0');
+  for (int64_t number = 1; file.getline(text.data(), kMaxLineBytes) || file.gcount() > 0;
+       ++number) {
+    const auto length = static_cast<size_t>(file.gcount() - (file.eof() ? 0 : 1));
+    if (!file.fail() && IsOfARun(absl::string_view(text).substr(0, length))) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics ", path, ": no run wrote its line ", number,
+                     ", and the file would be replaced: name another file, or move it elsewhere"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the last line of `path` has no end.
+bool EndsInsideALine(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return file.seekg(-1, std::ios::end) && file.get() != '\n';
 }
 
 // The lines of `path` that a run resumed behind `last` keeps.
@@ -129,9 +165,12 @@ absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
       return absl::InvalidArgumentError(
           absl::StrCat("--metrics ", path, " is a directory: name a file"));
     }
-    if (mode == Mode::kNew && IsNamedFile(path)) return IsThere(path);
-    if (::access(path.c_str(), W_OK) == 0) return absl::OkStatus();
-    return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
+    const bool is_named = IsNamedFile(path);
+    if (mode == Mode::kNew && is_named) return IsThere(path);
+    if (::access(path.c_str(), W_OK) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
+    }
+    return is_named ? CheckIsOfARun(path) : absl::OkStatus();
   }
   const std::string directory = DirectoryOf(path);
   if (::access(directory.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
@@ -158,14 +197,13 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode
   metrics.path_ = path;
   const bool is_there = ::access(path.c_str(), F_OK) == 0;
   if (is_there && !IsNamedFile(path)) {
-    // A pipe is opened for writing at once or not at all: a run does not wait for a reader.
+    // A run waits neither for a pipe to be read from, nor later for room in it.
     metrics.fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK));
     if (!metrics.fd_ && errno == ENXIO) {
       return absl::UnavailableError(
           absl::StrCat("--metrics ", path, " is a pipe that nobody reads: start its reader first"));
     }
     if (!metrics.fd_) return ErrnoStatus(errno, absl::StrCat("open ", path));
-    ::fcntl(metrics.fd_.get(), F_SETFL, O_APPEND);  // Writes wait again.
     return metrics;
   }
   int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
@@ -176,7 +214,8 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode
     std::error_code error;
     const std::string file = std::filesystem::canonical(path, error).string();
     if (error) return ErrnoStatus(error.value(), absl::StrCat("find ", path));
-    GEMINI_RETURN_IF_ERROR(ReplaceFile(file, KeptLines(file, last)));
+    metrics.rewritten_ = ReplaceFile(file, KeptLines(file, last));
+    metrics.line_is_torn_ = EndsInsideALine(file);
   }
   metrics.fd_ = UniqueFd(::open(path.c_str(), flags, 0666));
   if (!metrics.fd_ && errno == EEXIST) return IsThere(path);
@@ -191,6 +230,9 @@ absl::Status MetricsFile::AppendLine(std::string line) {
   while (done < line.size()) {
     const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      return absl::UnavailableError(absl::StrCat(path_, " is full, for its reader is slow"));
+    }
     if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", path_));
     done += static_cast<size_t>(written);
     line_is_torn_ = done < line.size();

@@ -52,7 +52,8 @@ class MetricsFile {
  public:
   enum class Mode : uint8_t { kNew, kOverwrite, kResume };
 
-  // Looks whether Open can succeed, and makes nothing. Errors: as Open.
+  // Looks whether Open can succeed, and makes nothing. Errors: as Open, and INVALID_ARGUMENT where
+  // a regular file would be emptied or rewritten that has a line which no run wrote.
   static absl::Status Check(const std::string& path, Mode mode);
 
   // What a resumed run goes on behind.
@@ -71,6 +72,11 @@ class MetricsFile {
   // nobody reads.
   static absl::StatusOr<MetricsFile> Open(const std::string& path, Mode mode, const Last& last);
 
+  // An error where a resumed run could not rewrite the file: then it keeps all its lines, and is
+  // appended to.
+  const absl::Status& rewritten() const { return rewritten_; }
+
+  // UNAVAILABLE: a pipe is full. The line is lost then, for training does not wait.
   absl::Status Append(const StepMetrics& metrics) { return AppendLine(ToJson(metrics)); }
   absl::Status Append(const EvalMetrics& metrics) { return AppendLine(ToJson(metrics)); }
 
@@ -79,6 +85,7 @@ class MetricsFile {
 
   std::string path_;
   UniqueFd fd_;
+  absl::Status rewritten_;
   bool line_is_torn_ = false;  // The last write put a part of its line into the file.
 };
 

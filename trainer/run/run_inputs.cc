@@ -224,6 +224,13 @@ absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         key, " ", path, " is the file that --metrics writes, too: give another --metrics"));
   }
+  std::error_code error;
+  if (metrics.parent_path() != Resolved(config.output) &&
+      fs::exists(metrics.parent_path() / "run.toml", error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics ", config.metrics,
+                     " lies in the folder of another run: give another --metrics"));
+  }
   if (!config.overwrite) return absl::OkStatus();
   const fs::path output = Resolved(config.output);
   for (const auto& [key, path] : InputsOf(config)) {

@@ -40,7 +40,7 @@ absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
 
 // Checks that this run removes nothing that it reads. --overwrite removes what a run made in
 // --output, so neither the model nor data may lie there, nor what links in the model's directory
-// lead to; and no data may be the metrics' file.
+// lead to. Nor may --metrics name data, or a file in the folder of another run.
 absl::Status CheckInputsLieElsewhere(const RunConfig& config);
 
 // Returns the file that metrics go to: --metrics, or metrics.jsonl in --output.

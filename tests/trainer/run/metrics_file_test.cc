@@ -152,9 +152,64 @@ TEST_F(MetricsFileTest, LookingMakesNothingAndFindsWhatWouldFail) {
   EXPECT_FALSE(std::filesystem::exists(path_));
   EXPECT_THAT(MetricsFile::Check(directory_ + "/none/m.jsonl", Mode::kNew),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot be made in")));
-  std::ofstream(path_) << "old\n";
+  std::ofstream(path_) << ToJson(Step(1)) << "\n";
   EXPECT_THAT(MetricsFile::Check(path_, Mode::kNew), StatusIs(absl::StatusCode::kAlreadyExists));
   EXPECT_OK(MetricsFile::Check(path_, Mode::kOverwrite));
+}
+
+TEST_F(MetricsFileTest, AFileThatNoRunWroteIsNotReplaced) {
+  const std::string ours = ToJson(Step(1)) + "\n" + ToJson(EvalMetrics{1, 1.5, {}}) + "\n";
+  for (const std::string& foreign :
+       {std::string("a note\n"), std::string("{\"step\":1,\"reward\":2}\n"), std::string("[1]"),
+        std::string("{\"loss\":1,\"lr\":1}\n"), std::string("\0\0\n", 3),
+        "{\"step\":" + std::string(2 << 20, 'x')}) {
+    std::ofstream(path_, std::ios::binary) << ours << foreign;
+    for (const Mode mode : {Mode::kOverwrite, Mode::kResume}) {
+      EXPECT_THAT(MetricsFile::Check(path_, mode), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                            HasSubstr("no run wrote its line 3")))
+          << foreign.substr(0, 30);
+    }
+  }
+}
+
+TEST_F(MetricsFileTest, WhatRunsLeaveMayBeReplaced) {
+  for (const char* left : {"", "\n", "{", "{\"step\":", "{\"step\":2,\"lo",
+                           "{\"step\":2,\"lo\n{\"step\":3,\"eval_loss\":1}\n"}) {
+    std::ofstream(path_) << ToJson(Step(1)) << "\n" << left;
+    for (const Mode mode : {Mode::kOverwrite, Mode::kResume}) {
+      EXPECT_OK(MetricsFile::Check(path_, mode)) << left;
+    }
+  }
+}
+
+TEST_F(MetricsFileTest, AFileThatCannotBeRewrittenIsAppendedTo) {
+  std::string before = ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n{\"step\":3,\"lo";
+  std::ofstream(path_) << before;
+  // What it would be written as first; no file can take its place.
+  std::filesystem::create_directories(path_ + ".partial/mine");
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, {1, 1}));
+  EXPECT_FALSE(file.rewritten().ok());
+  ASSERT_OK(file.Append(Step(2)));
+  EXPECT_EQ(Content(), before + "\n" + ToJson(Step(2)) + "\n");
+}
+
+TEST_F(MetricsFileTest, APipeThatIsFullLosesLinesAndKeepsTheOthersWhole) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const UniqueFd reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {}));
+  StepMetrics large = Step(1);
+  for (int kind = 0; kind < 400; ++kind) large.sent[std::to_string(kind)] = {};
+  ASSERT_GT(ToJson(large).size(), 4096U);  // Pipes take parts of what is longer.
+  absl::Status status;
+  while (status.ok()) status = file.Append(large);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("its reader is slow")));
+  std::string read(1 << 20, '\0');
+  read.resize(::read(reader.get(), read.data(), read.size()));
+  EXPECT_THAT(read, Not(EndsWith("\n")));
+  ASSERT_OK(file.Append(Step(2)));
+  std::string last(4096, '\0');
+  last.resize(::read(reader.get(), last.data(), last.size()));
+  EXPECT_EQ(last, "\n" + ToJson(Step(2)) + "\n");
 }
 
 TEST_F(MetricsFileTest, AFullDiskIsAnError) {
