@@ -513,10 +513,13 @@ absl::StatusOr<Closed> Close(const RoundInputs& in, std::vector<Home> homes) {
     if (!in.has_runs) {
       const std::vector<int32_t> without_place =
           AssignSlots(in.trace.num_positions(), in.num_slots, closed.stays);
-      for (const int32_t range : without_place) {
-        std::erase_if(homes, [&](const Home& home) { return home.range == range; });
+      if (!without_place.empty()) {
+        // In one pass: hundreds of thousands may be without a place at once.
+        std::vector<bool> has_none(in.trace.ranges.size());
+        for (const int32_t range : without_place) has_none[range] = true;
+        std::erase_if(homes, [&](const Home& home) { return has_none[home.range]; });
+        continue;
       }
-      if (!without_place.empty()) continue;
     }
     for (const Stay& stay : closed.stays) {
       if (stay.needed == kAlways) continue;
