@@ -60,7 +60,7 @@ struct OpenedSpace {
   bool closing = false;                   // Waits for I/O in flight.
   std::optional<uint64_t> close_request;  // Answered when closed.
   bool destroying = false;                // The worker has its memory.
-  std::optional<SpaceCounts> counts;      // As last counted for a status.
+  SpaceCounts counts;                     // As last counted for a status, at first untouched.
   bool serve_posted = false;              // More of its ring is to be served by a message.
 };
 

@@ -99,8 +99,11 @@ void Server::CountWear(int64_t place, int64_t size_bytes) {
 
 absl::Status Server::Handle(PeerSession& session, uint64_t id, const GetStatusRequest&) {
   // Counts that took long are shown again for 100 times as long: however many ask, counting takes a
-  // hundredth of this thread. By its processor time, for a wait is no cost of counting.
+  // hundredth of this thread. By its processor time, for a wait is no cost of counting. Spaces that
+  // were opened since are counted with the others when that time is over, and shown untouched until
+  // then: else a client that opens one before each status has each of them counted at once.
   const absl::Duration now = MonotonicNow();
+  const bool counts_anew = now >= counts_valid_until_;
   const absl::Duration started_counting = ThreadTime();
   StatusAnswer answer;
   answer.build = options_.build;
@@ -133,13 +136,11 @@ absl::Status Server::Handle(PeerSession& session, uint64_t id, const GetStatusRe
     for (auto& [space_id, opened] : tenant->spaces) {
       if (opened.destroying) continue;
       const Space& space = *opened.space;
-      if (!opened.counts.has_value() || now >= counts_valid_until_) {
-        opened.counts = space.reader().Count();
-      }
+      if (counts_anew) opened.counts = space.reader().Count();
       // All spaces of a session share the arena and state the same number.
       shown.used[Tier::kDevice] =
           std::max(shown.used[Tier::kDevice],
-                   std::min(opened.counts->device_used_bytes, lease.terms.granted[Tier::kDevice]));
+                   std::min(opened.counts.device_used_bytes, lease.terms.granted[Tier::kDevice]));
       if (answer.spaces.size() == kMaxStatusEntries) continue;
       answer.spaces.push_back({.space = space_id,
                                .name = space.plan().name,
@@ -147,11 +148,11 @@ absl::Status Server::Handle(PeerSession& session, uint64_t id, const GetStatusRe
                                .chunk_bytes = space.plan().chunk_bytes,
                                .num_bundles = space.plan().num_bundles,
                                .slots = space.slots(),
-                               .counts = *opened.counts});
+                               .counts = opened.counts});
     }
   }
   const absl::Duration counting = ThreadTime() - started_counting;
-  if (now >= counts_valid_until_ && counting > absl::Milliseconds(1)) {
+  if (counts_anew && counting > absl::Milliseconds(1)) {
     counts_valid_until_ = now + 100 * counting;
   }
   session.connection->Send(EncodeStatusReply(id, answer), {});

@@ -164,6 +164,7 @@ void SpaceDesk::FinishOpen(PeerSession& session, uint64_t request, const SpacePl
   opened.index = session.next_space_index;
   opened.space = std::make_unique<Space>(space_id, plan, std::move(memory),
                                          lease.arena_bytes / plan.chunk_bytes, lease.generation);
+  opened.counts = opened.space->reader().CountUntouched();
   if (lease.terms.fenced) opened.space->Fence(lease.generation);
   if (!session.answerable()) return;  // Fenced: kept until its process is dead, or reclaimed.
   // By edges, for it is never read: by level the loop would turn for ever after the first kick.

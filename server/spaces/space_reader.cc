@@ -105,6 +105,12 @@ SpaceCounts SpaceReader::Count() const {
   return counts;
 }
 
+SpaceCounts SpaceReader::CountUntouched() const {
+  SpaceCounts counts;
+  counts.chunks_free = layout_.num_chunks;
+  return counts;
+}
+
 std::vector<ListedChunk> SpaceReader::List(int64_t first, int64_t count) const {
   std::vector<ListedChunk> chunks;
   const int64_t left = std::max<int64_t>(0, layout_.num_chunks - first);

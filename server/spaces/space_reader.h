@@ -21,6 +21,7 @@ struct CommitSummary {
   int64_t invalid = 0;    // Bundles whose word or record is not.
   int64_t min_step = -1;  // Over the committed ones; -1: none.
   int64_t max_step = -1;
+  bool operator==(const CommitSummary&) const = default;
 };
 
 struct SpaceCounts {
@@ -49,6 +50,7 @@ struct SpaceCounts {
   int64_t step_fetch_bytes = 0;
   int64_t step_evict_bytes = 0;
   CommitSummary commits;
+  bool operator==(const SpaceCounts&) const = default;
 };
 
 struct ListedChunk {
@@ -71,6 +73,8 @@ class SpaceReader {
 
   CommitSummary ReadCommits() const;
   SpaceCounts Count() const;
+  // What Count returns before the client has written anything, without its cost.
+  SpaceCounts CountUntouched() const;
   // As in Count, without its cost.
   int64_t DeviceNonModelBytes() const;
   // Chunks [first, first + count) as far as they exist; first and count are >= 0.

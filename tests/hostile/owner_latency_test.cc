@@ -72,11 +72,6 @@ constexpr absl::Duration kEndBound = absl::Seconds(10);
 constexpr absl::Duration kEndBound = absl::Seconds(2);
 #endif
 
-bool HasAnswer(const WireClient& client) {
-  pollfd state = {.fd = client.fd(), .events = POLLIN, .revents = 0};
-  return ::poll(&state, 1, 0) > 0;
-}
-
 // The daemon plans for it from now on.
 void BeginLongPlan(WireClient& client) {
   ASSERT_OK(client.OpenLease({{kMiB, 0, 0}}, {{}}));
@@ -137,7 +132,7 @@ TEST_F(OwnerLatency, AFloodOfTracesBehindALongPlanDelaysNobodyAndKeepsNoDescript
     }
   });
   EXPECT_GT(rounds, 1000);
-  EXPECT_FALSE(HasAnswer(planners.back())) << "the plans were too quick for this test";
+  EXPECT_FALSE(planners.back().HasAnswer()) << "the plans were too quick for this test";
   EXPECT_LE(most, before + 8) << rounds << " traces were opened";
 }
 
@@ -196,7 +191,7 @@ TEST_F(OwnerLatency, TheTracesOfSessionsThatEndedAreClosedBehindALongPlan) {
     }
   }
   EXPECT_TRUE(Await(absl::Seconds(20), [&] { return CountDescriptors("gemini-trace-room") <= 6; }));
-  EXPECT_FALSE(HasAnswer(planners.back())) << "only once the plans were made";
+  EXPECT_FALSE(planners.back().HasAnswer()) << "only once the plans were made";
 }
 
 TEST_F(OwnerLatency, ManyWhoWaitForOneThatDoesNotAnswerDelayNobody) {
@@ -279,40 +274,6 @@ const std::string kAnyRequest = Request(
     wire::Body::GetStatus,
     [](flatbuffers::FlatBufferBuilder& builder) { return wire::CreateGetStatus(builder).Union(); });
 
-// A status shows 256 spaces at most. Whoever asks in a loop holds others up by what it costs.
-TEST_F(OwnerLatency, AStatusOfThousandsOfSpacesCostsLittleMoreThanOneOfWhatFits) {
-  Start({"--device-memory", "64MiB", "--host-memory", "8GiB"});
-  std::vector<WireClient> jobs;
-  const auto open_jobs = [&](size_t count) {
-    while (jobs.size() < count) {
-      jobs.push_back(Connect("job"));
-      ASSERT_OK(jobs.back().OpenLease({{4096, 0, 0}}, {{}}));
-      for (int space = 0; space < 64; ++space) {
-        ASSERT_OK(jobs.back().OpenSpace({.name = absl::StrCat(jobs.size(), "-", space)}));
-      }
-    }
-  };
-  WireClient observer = Connect("observer", wire::Role::kObserver);
-  const auto median = [&] {
-    std::vector<absl::Duration> times;
-    while (times.size() < 100) {
-      const absl::Time start = absl::Now();
-      EXPECT_OK(observer.GetStatus());
-      times.push_back(absl::Now() - start);
-    }
-    std::ranges::nth_element(times, times.begin() + 50);
-    return times[50];
-  };
-  open_jobs(4);
-  const absl::Duration of_what_fits = median();
-  open_jobs(32);
-  const absl::Duration of_all = median();
-  std::printf("a status of 256 spaces %s, of 2,048 %s\n",
-              absl::FormatDuration(of_what_fits).c_str(), absl::FormatDuration(of_all).c_str());
-  // 1.8 times as long; six times where all are gathered.
-  EXPECT_LE(of_all, 4 * of_what_fits);
-}
-
 // As on kernels before Linux 6.16, which cannot refuse descriptors.
 TEST_F(OwnerLatency, DescriptorsWhoseCloseBlocksDelayNobodyAndNotTheEnd) {
   std::vector<std::string> flags = kSmall;
@@ -379,7 +340,7 @@ TEST_F(OwnerLatency, TheEndDoesNotWaitForALongPlan) {
     BeginLongPlan(planner);
     WireClient waiting = Connect("waiting");
     BeginLongPlan(waiting);
-    Await(i * whole / kMoments - (absl::Now() - start), [&] { return HasAnswer(planner); });
+    Await(i * whole / kMoments - (absl::Now() - start), [&] { return planner.HasAnswer(); });
     const absl::Time term = absl::Now();
     daemon().process().Signal(SIGTERM);
     EXPECT_TRUE(daemon().process().WaitDead(absl::Seconds(20)));
@@ -391,47 +352,6 @@ TEST_F(OwnerLatency, TheEndDoesNotWaitForALongPlan) {
     EXPECT_EQ(daemon().process().Reap(), 0);
     Stop();
   }
-}
-
-// As of a user's service: no slab can stay pinned, so each transfer maps its part.
-void DropLockedMemory() {
-  constexpr int kIpcLock = 14;
-  ::prctl(PR_CAPBSET_DROP, kIpcLock);  // Refused where there is none to drop.
-}
-
-// A transfer of a large chunk whose pages its client gave back: the kernel clears each anew.
-TEST_F(OwnerLatency, LargeChunksWithoutPagesDelayNobody) {
-  constexpr int64_t kChunk = 256 * kMiB;
-  std::string nvme = ::testing::TempDir() + "/nvme-XXXXXX";
-  ASSERT_NE(::mkdtemp(nvme.data()), nullptr);
-  rlimit limit = {};
-  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &limit), 0);
-  const rlimit little = {.rlim_cur = kMiB, .rlim_max = limit.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &little), 0);  // The daemon inherits it.
-  Start({"--device-memory", "1MiB", "--host-memory", "512MiB", "--nvme",
-         absl::StrCat(nvme, ":300MiB"), "--drain-timeout", "0.1"},
-        DropLockedMemory);
-  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &limit), 0);
-  MeasureAtRest();
-  WireClient client = Connect("large chunks");
-  ASSERT_OK(client.OpenLease({{0, kChunk, kChunk}}, {{}}));
-  ASSERT_OK_AND_ASSIGN(
-      WireSpace space,
-      client.OpenSpace({.name = "s", .chunk_bytes = kChunk, .host_slots = 1, .nvme_slots = 1}));
-  // On some virtual machines one run of three was a tenth of a second late, and none of thirteen
-  // while another process kept a processor awake. The daemon's own lateness would come each time.
-  ExpectPrompt(
-      "transfers of 256 MiB of a slab without pages",
-      [&] {
-        for (int i = 0; i < 6; ++i) {
-          ASSERT_EQ(::fallocate(space.slabs[0].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                                kChunk),
-                    0);
-          EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 0), 60'000), 0);
-        }
-      },
-      /*tries=*/3);
-  std::filesystem::remove_all(nvme);
 }
 
 // Of a process that the kernel holds to its limit on descriptors in flight.

@@ -2,6 +2,7 @@
 #include "tests/server/wire_client.h"
 
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -96,6 +97,11 @@ absl::StatusOr<WireReply> WireClient::Receive() {
     return absl::Status(static_cast<absl::StatusCode>(refusal->code()), refusal->message()->str());
   }
   return reply;
+}
+
+bool WireClient::HasAnswer() const {
+  pollfd state = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&state, 1, 0) > 0;
 }
 
 absl::StatusOr<WireReply> WireClient::Call(flatbuffers::FlatBufferBuilder& builder, wire::Body type,

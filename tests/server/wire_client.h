@@ -136,6 +136,8 @@ class WireClient {
   // Bytes as they are, and the next message of the server. UNAVAILABLE: it hung up.
   absl::Status SendRaw(absl::string_view bytes, absl::Span<const int> fds = {});
   absl::StatusOr<WireReply> Receive();
+  // Whether Receive would return at once.
+  bool HasAnswer() const;
 
   int fd() const { return socket_.get(); }
   void HangUp() { socket_.Reset(); }

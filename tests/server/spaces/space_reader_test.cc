@@ -43,6 +43,14 @@ TEST_F(SpaceReaderTest, CountsWhatTheWordsSay) {
   EXPECT_EQ(counts.chunks_free, kBundles * kNumChunkKinds - 5);
 }
 
+TEST_F(SpaceReaderTest, ASegmentThatNobodyWroteToHasTheCountsOfAnUntouchedOne) {
+  EXPECT_EQ(reader_.Count(), reader_.CountUntouched());
+  EXPECT_EQ(reader_.CountUntouched().chunks_free, kBundles * kNumChunkKinds);
+  residency(0) =
+      PackResidency({.state = ChunkState::kHold, .tier = Tier::kHost, .slot = SlotId(9)});
+  EXPECT_NE(reader_.Count(), reader_.CountUntouched());
+}
+
 TEST_F(SpaceReaderTest, ACommitCountsOnlyWithARecordWhoseSlotsExist) {
   record(3, 0) = PackChunkSlot({Tier::kHost, SlotId(1)});
   commit(0) = PackCommitWord({.step = 5, .record = 3});
