@@ -32,24 +32,27 @@ int64_t PromisedBytes(const PeerSession& session) {
 
 PromisedDevice DevicePromises::Promised() const {
   PromisedDevice promised;
-  if (device_.slab_bytes() > 0) return promised;
-  for (const auto& [id, session] : sessions_.all()) {
-    const int64_t bytes = PromisedBytes(*session);
-    promised.bytes += bytes;
-    if (session->charged_here) promised.charged_here_bytes += bytes;
-  }
+  for (const auto& [id, session] : sessions_.all()) promised += PromisedTo(*session);
   return promised;
 }
 
-int64_t DevicePromises::DeviceRoom(const HostMemories& memories, bool charged_here) const {
-  if (device_.slab_bytes() > 0) return std::numeric_limits<int64_t>::max();
-  return HostRoom(memories, Promised(), charged_here);
+PromisedDevice DevicePromises::PromisedTo(const PeerSession& session) const {
+  if (device_.slab_bytes() > 0) return {};
+  const int64_t bytes = PromisedBytes(session);
+  return {.bytes = bytes, .charged_here_bytes = session.charged_here ? bytes : 0};
 }
 
-absl::Status DevicePromises::CheckDevice(const HostMemories& memories, int64_t size_bytes,
+int64_t DevicePromises::DeviceRoom(const HostMemories& memories, const PromisedDevice& promised,
+                                   bool charged_here) const {
+  if (device_.slab_bytes() > 0) return std::numeric_limits<int64_t>::max();
+  return HostRoom(memories, promised, charged_here);
+}
+
+absl::Status DevicePromises::CheckDevice(const HostMemories& memories,
+                                         const PromisedDevice& promised, int64_t size_bytes,
                                          bool charged_here) const {
   if (device_.slab_bytes() > 0) return absl::OkStatus();
-  return CheckHostRoom(memories, size_bytes, Promised(), charged_here,
+  return CheckHostRoom(memories, size_bytes, promised, charged_here,
                        "DEVICE, which is host memory here,", "or ask for less");
 }
 

@@ -19,15 +19,18 @@ class DevicePromises {
   DevicePromises(const Sessions& sessions, const TierStore& device)
       : sessions_(sessions), device_(device) {}
 
-  // Returns what is promised now: nothing if DEVICE is a GPU's.
+  // Returns what is promised to all sessions now: nothing if DEVICE is a GPU's. O(spaces).
   PromisedDevice Promised() const;
-  // Returns how many bytes `memories` have for more DEVICE, beside what is promised. Returns the
+  // Returns the session's part of that.
+  PromisedDevice PromisedTo(const PeerSession& session) const;
+  // Returns how many bytes `memories` have for more DEVICE, beside what is `promised`. Returns the
   // largest number if DEVICE is a GPU's. `charged_here`: see PeerSession.
-  int64_t DeviceRoom(const HostMemories& memories, bool charged_here) const;
+  int64_t DeviceRoom(const HostMemories& memories, const PromisedDevice& promised,
+                     bool charged_here) const;
   // Checks that DeviceRoom is at least `size_bytes`. RESOURCE_EXHAUSTED: it is not; the message has
   // the numbers.
-  absl::Status CheckDevice(const HostMemories& memories, int64_t size_bytes,
-                           bool charged_here) const;
+  absl::Status CheckDevice(const HostMemories& memories, const PromisedDevice& promised,
+                           int64_t size_bytes, bool charged_here) const;
 
  private:
   const Sessions& sessions_;

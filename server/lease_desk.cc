@@ -90,7 +90,12 @@ int64_t LeaseDesk::DeviceRoom(std::optional<uint64_t> newcomer) const {
                            : std::ranges::any_of(sessions_.all(), [](const auto& entry) {
                                return entry.second->charged_here && entry.second->lease.has_value();
                              });
-  return promises_.DeviceRoom(memories_, charged_here);
+  return promises_.DeviceRoom(memories_, promised_, charged_here);
+}
+
+void LeaseDesk::ReadRoom() {
+  memories_ = ReadHostMemories();
+  promised_ = promises_.Promised();
 }
 
 bool LeaseDesk::IsStopped(const PeerSession& session) const {
@@ -116,7 +121,7 @@ absl::Status LeaseDesk::Handle(PeerSession& session, uint64_t id, const OpenLeas
   }
   session.connection->Pause();
   session.charged_here = session.embedded() || SharesControlGroups(session.peer.pid);
-  memories_ = ReadHostMemories();
+  if (!retry_posted_) ReadRoom();
   // Those that came before are tried first.
   admission_.Open({.session = session.id,
                    .request = id,
@@ -187,7 +192,8 @@ void LeaseDesk::Refuse(const WaitingLease& waiting, Tier lacking) {
   std::string message = NoRoom(lacking, floor_bytes);
   if (lacking == Tier::kDevice) {
     // It may be the machine that has less than the budget says.
-    const absl::Status room = promises_.CheckDevice(memories_, floor_bytes, session.charged_here);
+    const absl::Status room =
+        promises_.CheckDevice(memories_, promised_, floor_bytes, session.charged_here);
     if (!room.ok() && floor_bytes <= book_.tier(lacking).free_bytes())
       message = std::string(room.message());
     // Where others were waited for, it is them that DEVICE was to come from.
@@ -202,6 +208,7 @@ void LeaseDesk::Begin(const WaitingLease& admitted) {
   const LeaseTerms& terms = book_.leases().at(session.id);
   Lease& lease = session.lease.emplace(terms);
   lease.id = sessions_.NextId();
+  promised_ += promises_.PromisedTo(session);  // Those that are tried after it find less.
   // Room to grow is addresses alone: pages come as they are touched, slabs as they are asked for.
   lease.arena_bytes =
       RoundUp(terms.takes_epochs ? terms.want[Tier::kDevice] : terms.granted[Tier::kDevice],
@@ -260,7 +267,7 @@ void LeaseDesk::RetryWaiting() {
   sessions_.loop().Post([this] {
     retry_posted_ = false;
     if (draining_) return;
-    memories_ = ReadHostMemories();
+    ReadRoom();
     admission_.TryWaiting();
   });
 }

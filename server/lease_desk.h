@@ -62,6 +62,9 @@ class LeaseDesk {
   void BeginPatience(uint64_t session);
   void PostTarget(uint64_t session);
   bool IsStopped(const PeerSession& session) const;
+  // Reads what DeviceRoom goes by. To be called once before any number of sessions is tried, for it
+  // looks at every space: those that wait are many, and so are spaces.
+  void ReadRoom();
   int64_t DeviceRoom(std::optional<uint64_t> newcomer) const;
   std::string NoRoom(Tier tier, int64_t floor_bytes) const;
   std::string NobodyAnswered() const;
@@ -77,7 +80,8 @@ class LeaseDesk {
   mutable StoppedProcesses stopped_processes_;
   bool retry_posted_ = false;
   bool draining_ = false;
-  HostMemories memories_;  // As read before the sessions that wait were tried.
+  HostMemories memories_;    // As of ReadRoom.
+  PromisedDevice promised_;  // As of ReadRoom, and what was granted since.
   Admission admission_;
 };
 

@@ -25,6 +25,11 @@ HostMemories ReadHostMemories();
 struct PromisedDevice {
   int64_t bytes = 0;
   int64_t charged_here_bytes = 0;  // Of jobs in the control groups of this process.
+  PromisedDevice& operator+=(const PromisedDevice& other) {
+    bytes += other.bytes;
+    charged_here_bytes += other.charged_here_bytes;
+    return *this;
+  }
 };
 
 // Returns how many bytes more leave KeptBytes of `memory` free, beside `promised_bytes` of it.

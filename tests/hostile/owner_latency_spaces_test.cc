@@ -28,6 +28,10 @@ namespace {
 
 constexpr int kSpacesPerJob = 64;  // The most that a session may have.
 
+void Pause(absl::Duration time) {
+  ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(time)));
+}
+
 absl::Duration MedianOf(std::vector<absl::Duration> times) {
   const auto middle = times.begin() + static_cast<int64_t>(times.size()) / 2;
   std::ranges::nth_element(times, middle);
@@ -121,6 +125,28 @@ TEST_F(OwnerLatency, ANewSpaceIsCountedWithAllOthersAndNotByTheNextStatus) {
               absl::FormatDuration(new_median).c_str());
   // 50 us; 3 to 4 ms where the new space is counted.
   EXPECT_LE(new_median, 4 * old_median + absl::Microseconds(500));
+}
+
+// Each time that one of them leaves, all the others are tried again.
+TEST_F(OwnerLatency, ManyWhoWaitBesideThousandsOfSpacesDelayNobody) {
+  Start({"--device-memory", "64MiB", "--host-memory", "8GiB", "--epoch-timeout", "60",
+         "--log-level", "error"});
+  MeasureAtRest();
+  std::vector<WireClient> jobs, newcomers;
+  while (jobs.size() < 64) jobs.push_back(OpenJob(Connect("job")));
+  WireClient holder = Connect("holder");
+  ASSERT_OK(holder.OpenLease({{64 * kMiB, 0, 0}}, {{}}, /*takes_epochs=*/true));
+  for (int i = 0; i < 150; ++i) {
+    newcomers.push_back(Connect("newcomer"));
+    ASSERT_OK(newcomers.back().SendOpenLease({{kMiB / 4, 0, 0}}, {{kMiB / 4, 0, 0}}));
+  }
+  ExpectPrompt("150 newcomers that leave one by one beside 4,096 spaces", [&] {
+    for (WireClient& newcomer : newcomers) {
+      EXPECT_FALSE(newcomer.HasAnswer()) << "it did not wait";
+      newcomer.HangUp();
+      Pause(absl::Milliseconds(15));
+    }
+  });
 }
 
 // As of a user's service: no slab can stay pinned, so each transfer maps its part.

@@ -4,13 +4,19 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/system/host_memory.h"
 #include "server/embedded_server.h"
+#include "tests/server/nvme/nvme_io_faulty.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
 
@@ -29,7 +35,15 @@ class DevicePromisesTest : public ::testing::Test {
     ServerOptions options;
     options.capacity_bytes[Tier::kDevice] = options.capacity_bytes[Tier::kHost] =
         8 * memory_.total_bytes;
-    ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options));
+    std::string name = ::testing::TempDir() + "/nvme-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    nvme_directory_ = name;
+    options.nvme_directories = {{name, kMiB}};
+    ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(WithFaults(options, faults_)));
+  }
+  void TearDown() override {
+    server_.reset();
+    if (!nvme_directory_.empty()) std::filesystem::remove_all(nvme_directory_);
   }
   WireClient Connect(absl::string_view label) {
     WireClient client(*server_->Connect());
@@ -52,6 +66,8 @@ class DevicePromisesTest : public ::testing::Test {
   }
 
   HostMemory memory_;
+  NvmeFaults faults_;  // Outlives the server.
+  std::string nvme_directory_;
   std::unique_ptr<EmbeddedServer> server_;
 };
 
@@ -97,6 +113,30 @@ TEST_F(DevicePromisesTest, JobsThatFitTogetherAreGrantedTheirDeviceAndNobodyAfte
       OpenLease(third, Available(5)).status(),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("of them are jobs' DEVICE")));
   EXPECT_OK(OpenLease(third, Available(2)).status());
+}
+
+TEST_F(DevicePromisesTest, OfThoseWhoAreTriedAtOnceNobodyIsGrantedWhatAnotherOneWas) {
+  WireClient writer = Connect("writer"), leaver = Connect("leaver");
+  ASSERT_OK(writer.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       writer.OpenSpace({.name = "s", .host_slots = 1, .nvme_slots = 1}));
+  ASSERT_OK(OpenLease(leaver, kMiB).status());
+  std::vector<WireClient> jobs;
+  for (int i = 0; i < 3; ++i) jobs.push_back(Connect(absl::StrCat("job ", i)));
+  // While the server's thread is at this write, it gets to know of nothing else. Then it learns
+  // first that one has left, for which it will try all who wait: those who ask meanwhile.
+  faults_.AtNextSubmit([&] {
+    leaver.HangUp();
+    const TierMap<int64_t> part = {{Available(4), 0, 0}};
+    for (WireClient& job : jobs) EXPECT_OK(job.SendOpenLease(part, part));
+  });
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 0)), 0);
+  std::vector<absl::StatusOr<WireLease>> leases;
+  for (WireClient& job : jobs) leases.push_back(job.ReceiveLease());
+  EXPECT_OK(leases[0]);
+  EXPECT_OK(leases[1]);
+  EXPECT_THAT(leases[2], StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("of them are jobs' DEVICE")));
 }
 
 TEST_F(DevicePromisesTest, DeviceIsPromisedUntilTheJobUsesItOrIsGone) {
