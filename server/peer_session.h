@@ -61,7 +61,7 @@ struct OpenedSpace {
   std::optional<uint64_t> close_request;  // Answered when closed.
   bool destroying = false;                // The worker has its memory.
   SpaceCounts counts;                     // As last counted for a status, at first untouched.
-  bool serve_posted = false;              // More of its ring is to be served by a message.
+  bool ring_queued = false;               // Its I/O ring waits for its turn in SpaceDesk.
 };
 
 struct PeerSession {

@@ -168,9 +168,11 @@ void SpaceDesk::FinishOpen(PeerSession& session, uint64_t request, const SpacePl
   if (lease.terms.fenced) opened.space->Fence(lease.generation);
   if (!session.answerable()) return;  // Fenced: kept until its process is dead, or reclaimed.
   // By edges, for it is never read: by level the loop would turn for ever after the first kick.
-  const absl::StatusOr<EventLoop::WatchId> watch = sessions_.loop().Watch(
-      opened.space->memory().kick.get(), EPOLLIN | EPOLLET,
-      [this, session_id = session.id, space_id](uint32_t) { ServeRing(session_id, space_id); });
+  const absl::StatusOr<EventLoop::WatchId> watch =
+      sessions_.loop().Watch(opened.space->memory().kick.get(), EPOLLIN | EPOLLET,
+                             [this, ring = Ring{session.id, space_id}](uint32_t) {
+                               QueueRing(ring, sessions_.Find(ring.session)->spaces.at(ring.space));
+                             });
   if (!watch.ok()) {
     sessions_.Refuse(session, request, watch.status());
     Close(session, space_id);
@@ -217,6 +219,9 @@ void SpaceDesk::Close(PeerSession& session, uint64_t space_id) {
   OpenedSpace& opened = session.spaces.at(space_id);
   opened.closing = true;
   sessions_.loop().Unwatch(std::exchange(opened.kick_watch, 0));
+  if (std::exchange(opened.ring_queued, false)) {
+    std::erase_if(rings_, [&](const Ring& ring) { return ring.space == space_id; });
+  }
   ContinueClose(session, space_id);
 }
 
@@ -260,7 +265,9 @@ void SpaceDesk::Fence(PeerSession& session) {
     opened.space->Fence(session.lease->generation);
     nvme_io_->Cancel(session.id, id);
     sessions_.loop().Unwatch(std::exchange(opened.kick_watch, 0));
+    opened.ring_queued = false;
   }
+  std::erase_if(rings_, [&](const Ring& ring) { return ring.session == session.id; });
 }
 
 bool SpaceDesk::HasTransfers(const PeerSession& session) {
@@ -298,50 +305,53 @@ void SpaceDesk::DestroyAll(PeerSession& session, WorkerThread::Job also,
   RunJobOnForgotten(slab_fds, sessions_.SessionJob(session, std::move(destroy), std::move(finish)));
 }
 
-void SpaceDesk::ServeRing(uint64_t session_id, uint64_t space_id) {
-  PeerSession* session = sessions_.Find(session_id);
-  if (session == nullptr) return;
-  const auto found = session->spaces.find(space_id);
-  if (found == session->spaces.end() || found->second.destroying) return;
-  Space& space = *found->second.space;
+void SpaceDesk::QueueRing(Ring ring, OpenedSpace& opened) {
+  if (!std::exchange(opened.ring_queued, true)) rings_.push_back(ring);
+  PostTurn();
+}
+
+void SpaceDesk::PostTurn() {
+  if (rings_.empty() || std::exchange(turn_posted_, true)) return;
+  sessions_.loop().Post([this] {
+    turn_posted_ = false;
+    ServeRings();
+  });
+}
+
+void SpaceDesk::ServeRings() {
+  for (int visit = 0; visit < kRingVisitsPerTurn && !rings_.empty(); ++visit) {
+    const Ring ring = rings_.front();
+    rings_.pop_front();
+    VisitRing(ring);
+  }
+  PostTurn();
+}
+
+void SpaceDesk::VisitRing(Ring ring) {
+  // Whatever is fenced or closed left the queue.
+  PeerSession& session = *sessions_.Find(ring.session);
+  OpenedSpace& opened = session.spaces.at(ring.space);
   // The kick is watched by edges and never read: its other end is the client's, who could make a
   // read block. The client stores the tail before it kicks, so a request that is missed here has an
-  // edge to come.
-  for (int64_t taken = 0;; ++taken) {
-    if (taken == kIoRingEntries) {
-      // A client may raise its tail as fast as requests are taken: the others have their turn
-      // first.
-      if (std::exchange(found->second.serve_posted, true)) return;
-      sessions_.loop().Post([this, session_id, space_id] {
-        PeerSession* owner = sessions_.Find(session_id);
-        if (owner == nullptr) return;
-        const auto opened = owner->spaces.find(space_id);
-        if (opened == owner->spaces.end()) return;
-        opened->second.serve_posted = false;
-        ServeRing(session_id, space_id);
+  // edge to come, which finds the ring outside the queue.
+  opened.ring_queued = false;
+  const absl::StatusOr<bool> has_more =
+      opened.space->TakeRequests(kRequestsPerVisit, [&](Space::Transfer taken) {
+        taken.transfer.tenant = ring.session;
+        taken.transfer.space = ring.space;
+        nvme_io_->Submit(taken.transfer, [this, ring, taken](const absl::Status& status) {
+          sessions_.loop().Post([this, ring, taken, status] {
+            FinishTransfer(ring.session, ring.space, taken, status);
+          });
+        });
       });
-      return;
-    }
-    absl::StatusOr<Space::Transfer> next = space.TakeRequest();
-    if (next.status().code() == absl::StatusCode::kNotFound) return;
-    if (next.status().code() == absl::StatusCode::kInvalidArgument ||
-        next.status().code() == absl::StatusCode::kDataLoss) {
-      continue;  // The client has its answer.
-    }
-    if (!next.ok()) {
-      ServerLog().warn("closed {}: {}", Named(*session), next.status().ToString());
-      if (session->connection != nullptr) handlers_.disconnect(*session);
-      return;
-    }
-    next->transfer.tenant = session_id;
-    next->transfer.space = space_id;
-    nvme_io_->Submit(next->transfer,
-                     [this, session_id, space_id, taken = *next](const absl::Status& status) {
-                       sessions_.loop().Post([this, session_id, space_id, taken, status] {
-                         FinishTransfer(session_id, space_id, taken, status);
-                       });
-                     });
+  if (!has_more.ok()) {
+    ServerLog().warn("closed {}: {}", Named(session), has_more.status().ToString());
+    if (session.connection != nullptr) handlers_.disconnect(session);
+    return;
   }
+  // Behind the others: a client may raise its tail as fast as requests are taken.
+  if (*has_more) QueueRing(ring, opened);
 }
 
 void SpaceDesk::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space::Transfer& taken,
@@ -365,8 +375,8 @@ void SpaceDesk::FinishTransfer(uint64_t session_id, uint64_t space_id, const Spa
     sessions_.ReclaimIfDue(owner);
   } else if (opened.closing) {
     ContinueClose(owner, space_id);
-  } else {
-    ServeRing(session_id, space_id);
+  } else if (opened.space->HasRequests()) {
+    QueueRing({session_id, space_id}, opened);  // The ring was full of requests in flight.
   }
 }
 

@@ -6,7 +6,8 @@
 // client.
 // Ordering: a submission entry, except for a write's contents word, is complete before submit_tail
 // is stored with release order. A completion word is stored with release order after its contents
-// word, and before completion_count is raised and its waiters are woken.
+// word, and before completion_count is raised and its waiters are woken. One call may wake those of
+// several completions.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -126,7 +127,7 @@ constexpr uint32_t CompletionBit(uint64_t sequence) { return uint32_t{1} << (seq
 struct ServerSegmentShm {
   std::atomic<uint64_t> generation;  // The lease's; a client that holds another is fenced.
   std::atomic<uint32_t>
-      completion_count;  // Futex word: raised by 1 and woken, as CompletionBit, each time.
+      completion_count;  // Futex word: raised by each completion, then woken, as CompletionBit.
   std::atomic<uint32_t> reserved0;
   std::atomic<uint64_t> reserved[6];
   std::atomic<uint64_t> completions[kIoRingEntries];

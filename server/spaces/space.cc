@@ -5,11 +5,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/system/check.h"
+#include "gemini/system/status_macros.h"
 
 namespace gemini::server {
 
@@ -76,22 +78,39 @@ absl::StatusOr<uint64_t> Space::Waiting() const {
   return waiting;
 }
 
-absl::StatusOr<Space::Transfer> Space::TakeRequest() {
-  if (fenced_ || in_flight_ >= kIoRingEntries) return absl::NotFoundError("");
+bool Space::HasRequests() const {
+  if (fenced_ || in_flight_ >= kIoRingEntries) return false;
   const absl::StatusOr<uint64_t> waiting = Waiting();
-  if (!waiting.ok()) return waiting.status();
-  if (*waiting == 0) return absl::NotFoundError("");
-  const uint64_t sequence = head_++;
-  absl::StatusOr<Transfer> taken = Validate(entry(sequence));
-  ++in_flight_;
-  if (!taken.ok()) {
-    Report(sequence, taken.status().code(), 0);
-    return taken.status();
+  return !waiting.ok() || *waiting > 0;
+}
+
+absl::StatusOr<bool> Space::TakeRequests(int64_t most,
+                                         absl::FunctionRef<void(const Transfer&)> take) {
+  if (fenced_) return false;
+  GEMINI_ASSIGN_OR_RETURN(const uint64_t waiting, Waiting());
+  const int64_t count =
+      std::min({most, static_cast<int64_t>(waiting), kIoRingEntries - in_flight_});
+  uint32_t num_refused = 0, refused_bits = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t sequence = head_++;
+    ++in_flight_;
+    absl::StatusOr<Transfer> taken = Validate(entry(sequence));
+    if (!taken.ok()) {
+      Report(sequence, taken.status().code(), 0);
+      ++num_refused;
+      refused_bits |= CompletionBit(sequence);
+      continue;
+    }
+    taken->sequence = sequence;
+    // Half of it may be there soon.
+    if (taken->transfer.operation == IoOperation::kWrite) {
+      memory_.nvme_contents[taken->nvme_slot] = 0;
+    }
+    take(*taken);
   }
-  taken->sequence = sequence;
-  // Half of it may be there soon.
-  if (taken->transfer.operation == IoOperation::kWrite) memory_.nvme_contents[taken->nvme_slot] = 0;
-  return taken;
+  // Once for all: waking is a system call, the rest of a refusal some memory accesses.
+  if (num_refused > 0) WakeClient(num_refused, refused_bits);
+  return HasRequests();
 }
 
 void Space::Complete(const Transfer& taken, absl::StatusCode code) {
@@ -102,6 +121,7 @@ void Space::Complete(const Transfer& taken, absl::StatusCode code) {
     memory_.nvme_contents[taken.nvme_slot] = contents;
   }
   Report(taken.sequence, code, contents);
+  WakeClient(1, CompletionBit(taken.sequence));
 }
 
 void Space::Report(uint64_t sequence, absl::StatusCode code, uint64_t contents) {
@@ -110,11 +130,10 @@ void Space::Report(uint64_t sequence, absl::StatusCode code, uint64_t contents) 
   server().contents[sequence % kIoRingEntries].store(contents, std::memory_order_relaxed);
   server().completions[sequence % kIoRingEntries].store(
       PackCompletion(sequence, static_cast<int>(code)), std::memory_order_release);
-  WakeClient(CompletionBit(sequence));
 }
 
-void Space::WakeClient(uint32_t bits) {
-  server().completion_count.fetch_add(1, std::memory_order_release);
+void Space::WakeClient(uint32_t num_completions, uint32_t bits) {
+  server().completion_count.fetch_add(num_completions, std::memory_order_release);
   ::syscall(SYS_futex, &server().completion_count, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr,
             bits);
 }
@@ -123,12 +142,13 @@ void Space::Fence(uint64_t generation) {
   if (fenced_) return;
   server().generation.store(generation, std::memory_order_release);
   const absl::StatusOr<uint64_t> waiting = Waiting();
-  for (uint64_t left = waiting.ok() ? *waiting : 0; left > 0; --left) {
+  const uint64_t num_aborted = waiting.ok() ? *waiting : 0;
+  for (uint64_t i = 0; i < num_aborted; ++i) {
     ++in_flight_;
     Report(head_++, absl::StatusCode::kAborted, 0);
   }
   fenced_ = true;
-  WakeClient(FUTEX_BITSET_MATCH_ANY);
+  WakeClient(static_cast<uint32_t>(num_aborted) + 1, FUTEX_BITSET_MATCH_ANY);
 }
 
 SpaceMemory Space::TakeMemory() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gemini/shm/space_shm.h"
@@ -36,11 +37,15 @@ class Space {
     uint64_t found = 0;      // A read: the slot's contents word.
     NvmeTransfer transfer;
   };
-  // Takes the next request off the ring. It is in flight until Complete. NOT_FOUND: none is
-  // waiting. INVALID_ARGUMENT: the request is invalid. DATA_LOSS: it reads a slot that no write has
-  // filled. In both cases the request is completed with that code. FAILED_PRECONDITION: the client
-  // wrote a tail that no honest client writes, and the ring cannot be used any more.
-  absl::StatusOr<Transfer> TakeRequest();
+  // Takes up to `most` requests off the ring. Calls `take`, which must not call the space, with
+  // each that is valid: it is in flight until Complete. The others are completed here, with
+  // INVALID_ARGUMENT, or with DATA_LOSS where they read a slot that no write has filled. Returns
+  // HasRequests(). FAILED_PRECONDITION: the client wrote a tail that no honest client writes.
+  // Nothing was taken, and the ring cannot be used any more.
+  absl::StatusOr<bool> TakeRequests(int64_t most, absl::FunctionRef<void(const Transfer&)> take);
+  // Returns whether TakeRequests would take a request, or return an error, now. If not, it will
+  // after Complete, or after the client's next kick.
+  bool HasRequests() const;
   // Completes a request. After a successful write, the slot has the contents word that the entry
   // holds now, which the client may have stored since. The slot has no contents if that is no
   // contents word, or if the write failed.
@@ -60,10 +65,11 @@ class Space {
   ServerSegmentShm& server() const;
   const IoEntryShm& entry(uint64_t sequence) const;
   absl::StatusOr<Transfer> Validate(const IoEntryShm& shared) const;
-  // Tells the client, whose request is in flight no more.
+  // Writes how a request ended, which is in flight no more. WakeClient has to follow.
   void Report(uint64_t sequence, absl::StatusCode code, uint64_t contents);
-  // Those that wait for a completion with one of these bits (gemini/shm/space_shm.h).
-  void WakeClient(uint32_t bits);
+  // Counts `num_completions`, and wakes the client's threads that wait for a completion with one of
+  // these bits (gemini/shm/space_shm.h).
+  void WakeClient(uint32_t num_completions, uint32_t bits);
   // The number of requests on the ring; past kIoRingEntries, FAILED_PRECONDITION.
   absl::StatusOr<uint64_t> Waiting() const;
 

@@ -186,26 +186,43 @@ void CheckRing() {
                        .nvme_slots = kSlots[Tier::kNvme],
                        .num_tensors = kTensors},
                       std::move(memory), kSlots[Tier::kDevice], /*generation=*/1);
-  for (int64_t taken = 0; taken <= kIoRingEntries; ++taken) {
-    const auto request = space.TakeRequest();
-    if (absl::IsNotFound(request.status()) || absl::IsFailedPrecondition(request.status())) break;
-    GEMINI_CHECK(taken < kIoRingEntries);
-    if (!request.ok()) continue;
-    const server::NvmeTransfer& transfer = request->transfer;
-    GEMINI_CHECK(space.in_flight() == 1 && transfer.size_bytes == kChunkBytes);
+  int64_t taken = 0;
+  std::vector<server::Space::Transfer> in_flight;
+  const auto check = [&](const server::Space::Transfer& request) {
+    const server::NvmeTransfer& transfer = request.transfer;
+    GEMINI_CHECK(transfer.size_bytes == kChunkBytes);
     GEMINI_CHECK(transfer.host_fd >= 0 && transfer.nvme_fd >= 0);
     GEMINI_CHECK(transfer.host_offset_bytes >= 0 && transfer.host_offset_bytes % kChunkBytes == 0 &&
                  transfer.host_offset_bytes < kSlots[Tier::kHost] / 2 * kChunkBytes);
     GEMINI_CHECK(transfer.nvme_offset_bytes >= 0 && transfer.nvme_offset_bytes % kChunkBytes == 0 &&
                  transfer.nvme_offset_bytes < kSlots[Tier::kNvme] / 2 * kChunkBytes);
-    GEMINI_CHECK(request->nvme_slot >= 0 && request->nvme_slot < kSlots[Tier::kNvme]);
+    GEMINI_CHECK(request.nvme_slot >= 0 && request.nvme_slot < kSlots[Tier::kNvme]);
     const bool reads = transfer.operation == IoOperation::kRead;
-    GEMINI_CHECK(reads == (request->found != 0));
-    space.Complete(*request, taken % 3 == 2 ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+    GEMINI_CHECK(reads == (request.found != 0));
+    GEMINI_CHECK(request.sequence < static_cast<uint64_t>(kIoRingEntries));
+    in_flight.push_back(request);
+  };
+  // One at a time first, so that reads find what writes have left, and then what remains.
+  for (const int64_t most : {int64_t{1}, int64_t{1}, int64_t{1}, int64_t{1}, kIoRingEntries}) {
+    const absl::StatusOr<bool> has_more = space.TakeRequests(most, check);
+    GEMINI_CHECK(static_cast<int64_t>(in_flight.size()) <= most);
+    GEMINI_CHECK(space.in_flight() == static_cast<int64_t>(in_flight.size()));
+    if (has_more.ok()) {
+      GEMINI_CHECK(*has_more == space.HasRequests());
+      GEMINI_CHECK(!*has_more || most < kIoRingEntries);
+    } else {
+      GEMINI_CHECK(absl::IsFailedPrecondition(has_more.status()) && in_flight.empty());
+    }
+    for (const server::Space::Transfer& request : in_flight) {
+      space.Complete(request,
+                     ++taken % 3 == 0 ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+    }
+    in_flight.clear();
   }
   space.Fence(2);
   GEMINI_CHECK(space.in_flight() == 0);
-  GEMINI_CHECK(absl::IsNotFound(space.TakeRequest().status()));
+  const absl::StatusOr<bool> fenced = space.TakeRequests(kIoRingEntries, check);
+  GEMINI_CHECK(fenced.ok() && !*fenced && in_flight.empty());
 }
 
 void Clear() {

@@ -149,6 +149,72 @@ TEST_F(OwnerLatency, ManyWhoWaitBesideThousandsOfSpacesDelayNobody) {
   });
 }
 
+// A ring with a request, whatever it is, whenever the server looks.
+class EndlessRing {
+ public:
+  explicit EndlessRing(WireSpace space) : space_(std::move(space)) {
+    space_.client_segment.Reset();
+    space_.server_segment.Reset();
+  }
+  uint64_t space() const { return space_.id; }
+  // The requests are invalid, for the entries are empty: each is answered at once.
+  void Feed() {
+    const uint64_t tail = completed() + kIoRingEntries;
+    if (tail == submitted_) return;
+    submitted_ = tail;
+    space_.client().submit_tail.store(tail);
+    const uint64_t one = 1;
+    (void)!::write(space_.kick.get(), &one, sizeof(one));
+  }
+  bool IsDone() const { return completed() == submitted_; }
+  uint64_t completed() const { return space_.server().completion_count.load(); }
+
+ private:
+  WireSpace space_;
+  uint64_t submitted_ = 0;
+};
+
+TEST_F(OwnerLatency, ThousandsOfRingsThatAreNeverEmptyDelayNobodyAndNoneIsLost) {
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit many = {.rlim_cur = std::min<rlim_t>(limit.rlim_max, 8192),
+                       .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &many), 0);
+  Start({"--device-memory", "64MiB", "--host-memory", "8GiB", "--log-level", "error"});
+  MeasureAtRest();
+  constexpr size_t kJobs = 64;
+  std::vector<WireClient> jobs;
+  std::vector<EndlessRing> rings;
+  while (jobs.size() < kJobs) {
+    jobs.push_back(
+        OpenJob(Connect("job"), [&](WireSpace space) { rings.emplace_back(std::move(space)); }));
+  }
+  ASSERT_EQ(rings.size(), kJobs * kSpacesPerJob);
+  ExpectPrompt("4,096 rings that are never empty", [&] {
+    const absl::Time start = absl::Now();
+    int rounds = 0;
+    for (; absl::Now() < start + absl::Seconds(3); ++rounds) {
+      for (EndlessRing& ring : rings) ring.Feed();
+      if (rounds != 10) continue;
+      // Some go while they wait for their turn: space by space, with all at once, or as whoever
+      // breaks the connection.
+      for (int i = 0; i < 32; ++i) ASSERT_OK(jobs[0].CloseSpace(rings[i].space()));
+      ASSERT_OK(jobs[1].CloseSession());
+      jobs[2].HangUp();
+    }
+    EXPECT_GT(rounds, 20);
+  });
+  const std::vector<EndlessRing> left(std::make_move_iterator(rings.begin() + 3 * kSpacesPerJob),
+                                      std::make_move_iterator(rings.end()));
+  for (const EndlessRing& ring : left) EXPECT_GT(ring.completed(), kIoRingEntries);
+  EXPECT_TRUE(
+      Await(absl::Seconds(30), [&] { return std::ranges::all_of(left, &EndlessRing::IsDone); }));
+  for (WireClient& job : jobs) {
+    if (job.session() == jobs[1].session() || job.session() == jobs[2].session()) continue;
+    EXPECT_OK(job.CloseSession());
+  }
+}
+
 // As of a user's service: no slab can stay pinned, so each transfer maps its part.
 void DropLockedMemory() {
   constexpr int kIpcLock = 14;

@@ -8,10 +8,15 @@
 
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/shm/residency_shm.h"
+#include "gemini/system/mutex.h"
 #include "tests/server/nvme/nvme_io_faulty.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
@@ -56,6 +61,68 @@ class EmbeddedServerTest : public ::testing::Test {
   std::string directory_;
   std::unique_ptr<EmbeddedServer> server_;
 };
+
+// Ends no transfer before it is told to.
+class NvmeIoHeld : public NvmeIo {
+ public:
+  void Submit(const NvmeTransfer&, Done done) override {
+    MutexLock lock(mutex_);
+    held_.push_back(std::move(done));
+  }
+  void Cancel(uint64_t, uint64_t) override {}
+  void Forget(absl::Span<const int>, absl::AnyInvocable<void()> forgotten) override { forgotten(); }
+
+  size_t num_held() {
+    MutexLock lock(mutex_);
+    return held_.size();
+  }
+  void EndAll() {
+    std::vector<Done> ended;
+    {
+      MutexLock lock(mutex_);
+      ended.swap(held_);
+    }
+    for (Done& done : ended) done(absl::OkStatus());
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Done> held_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The kick of such a request is past when there is room for it.
+TEST_F(EmbeddedServerTest, RequestsBeyondAFullRingAreTakenAsOthersEnd) {
+  server_.reset();
+  NvmeIoHeld* held = nullptr;
+  ServerOptions options;
+  options.capacity_bytes[Tier::kHost] = kMiB;
+  options.nvme_directories = {{directory_, kMiB}};
+  options.TESTING_ONLY_wrap_nvme_io = [&held](std::unique_ptr<NvmeIo>) {
+    auto made = std::make_unique<NvmeIoHeld>();
+    held = made.get();
+    return made;
+  };
+  ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options));
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 1, .nvme_slots = 1}));
+  const auto hold = [&](size_t count) {
+    const absl::Time end = absl::Now() + absl::Seconds(30);
+    while (held->num_held() != count && absl::Now() < end) ::poll(nullptr, 0, 1);
+    ASSERT_EQ(held->num_held(), count);
+  };
+  for (int64_t i = 0; i < kIoRingEntries; ++i) space.Submit(IoOperation::kWrite, 0, 0);
+  ASSERT_NO_FATAL_FAILURE(hold(kIoRingEntries));
+  for (int i = 0; i < 40; ++i) space.Submit(IoOperation::kWrite, 0, 0);
+  EXPECT_OK(client.GetStatus());  // By now the server knows of them.
+  EXPECT_OK(client.GetStatus());
+  EXPECT_EQ(held->num_held(), static_cast<size_t>(kIoRingEntries));
+  held->EndAll();
+  ASSERT_NO_FATAL_FAILURE(hold(40));
+  held->EndAll();
+  EXPECT_EQ(space.WaitCompletion(kIoRingEntries + 39), 0);
+}
 
 // Their leases are kept, for the process lives.
 TEST_F(EmbeddedServerTest, AProcessThatKeepsHangingUpIsToldToEnd) {
