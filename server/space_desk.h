@@ -37,7 +37,7 @@ constexpr int64_t MaxSegmentBytes(int64_t host_capacity_bytes) {
 
 // The most I/O rings that one turn of the event loop serves, and the most requests that it takes of
 // each: 256 requests in all, which take some 0.1 ms where all are refused. Others wait for so long
-// at most, however many rings there are (docs/adr/0090-rings-wait-in-one-queue.md).
+// at most, however many rings there are (docs/adr/0089-rings-wait-in-one-queue.md).
 inline constexpr int kRingVisitsPerTurn = 16;
 inline constexpr int64_t kRequestsPerVisit = 16;
 
