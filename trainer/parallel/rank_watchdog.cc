@@ -209,6 +209,7 @@ void RankWatchdog::Watch() {
       if (stopping_ || ends_ != Ends::kNo) return;
       if (others_end_) {
         LetTheFirstSpeak(kPatience);
+        if (ends_ != Ends::kNo) return;  // The program has found an error too, and ends by itself.
         break;
       }
       if (std::optional<std::string> found = Judge(now)) {

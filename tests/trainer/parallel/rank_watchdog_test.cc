@@ -260,6 +260,24 @@ TEST(RankWatchdogTest, OneRankThatEndsTheJobSaysWhy) {
   EXPECT_EQ(ends.num(), 2);  // The others, quietly.
 }
 
+TEST(RankWatchdogTest, ARankThatHasHeardOfTheEndBeforeItsOwnErrorEndsByItself) {
+  Ends ends;
+  RunThreadRanks(2, [&](Communicator& me) {
+    const auto watchdog = Start(me, absl::Seconds(60), ends);
+    if (me.rank() == 0) {
+      EXPECT_TRUE(watchdog->EndJob());
+    }
+    EXPECT_OK(RankAgreement(me).Agree(absl::OkStatus()));
+    if (me.rank() == 1) {
+      // Two beats: its watchdog hears of the other's end, and does not end this rank yet.
+      EXPECT_FALSE(ends.AwaitAny(std::chrono::seconds(1)));
+      EXPECT_FALSE(watchdog->EndJob());
+    }
+    Stop(me, *watchdog);
+  });
+  EXPECT_EQ(ends.num(), 0);
+}
+
 TEST(RankWatchdogTest, RanksThatGoOnAreLeftAlone) {
   Ends ends;
   RunThreadRanks(3, [&](Communicator& me) {
