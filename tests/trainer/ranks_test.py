@@ -317,6 +317,23 @@ class RanksTest(RanksTestCase):
         with Daemon(self.directory / "apart", "64MiB", "40MiB", "64MiB") as daemon:
             self.refused(3, 1, "HOST", **self.keys(daemon=daemon.socket, **more))
 
+    def test_a_daemon_that_dies_costs_ranks_no_step(self):
+        keys = {"eval_every": 0, "schedule": "constant", "device_memory": "8MiB", "host_memory": "64MiB"}
+        output = self.directory / "out"
+        with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
+            process = self.started(2, "out", steps=100000, daemon=daemon.socket, **keys)
+            self.wait_for_steps(process, "out", 3)
+            daemon.process.kill()
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+        # All ranks end in order, with one message.
+        self.assertEqual((process.returncode, len(self.said(errors))), (1, 1), errors)
+        self.assertIn("the server is gone", self.said(errors)[0])
+        done = steps(output)[-1]["step"]
+        self.assertEqual((output / "latest").readlink(), pathlib.Path(f"checkpoint-{done}"))
+        through = self.ranks(2, "through", **self.keys(steps=done, **keys))
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(through / "latest" / file, output / "latest" / file)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -172,6 +172,24 @@ class RunSafetyTest(train_program.TrainTest):
         evaluated = [line["step"] for line in metrics(output) if "eval_loss" in line]
         self.assertEqual(evaluated, [3, 6])
 
+    def test_a_daemon_that_dies_costs_no_step(self):
+        keys = self.keys(steps=100000, schedule="constant", warmup_steps=0)
+        keys.update(device_memory="8MiB", host_memory="64MiB")
+        output = self.directory / "out"
+        with train_program.Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
+            process = self.start(**keys, daemon=daemon.socket, output=output)
+            self.wait_for(process, output / "metrics.jsonl")
+            daemon.process.kill()
+            _, errors = process.communicate(timeout=train_program.TIMEOUT_S)
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertIn("the server is gone", errors)
+        done = self.state(output)["step"]
+        self.assertEqual(steps(output)[-1]["step"], done)
+        self.assertIn(f"--resume goes on from {output}/checkpoint-{done}", errors)
+        through = self.train("through", **dict(keys, steps=done))
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(through / "latest" / file, output / "latest" / file)
+
     def test_a_closed_terminal_saves(self):
         output = self.directory / "out"
         process = self.start(**self.keys(steps=100000), output=output)

@@ -44,7 +44,7 @@ class Loop {
     summary_.item_name = std::string(parts.data.item_name());
     if (resumed == nullptr) return;
     state_ = *resumed;
-    saved_step_ = state_.step;
+    saved_step_ = tried_step_ = state_.step;
     summary_.first_step = state_.step;
     summary_.first_loss = state_.first_loss;
     summary_.last_loss = state_.last_loss;
@@ -54,6 +54,8 @@ class Loop {
   absl::StatusOr<TrainingSummary> Run();
 
  private:
+  // Trains until the last step or a signal, saves and evaluates.
+  absl::Status TrainAndSave();
   absl::Status Step();
   // Forward and backward of this rank's part of a step, of so many micro-batches, or of all where
   // they run together. Returns their losses.
@@ -92,6 +94,10 @@ class Loop {
   absl::Status WriteCheckpoint();
   // Saves; one that fails where a later one will be tried is a warning.
   absl::Status SavePeriodically();
+  // Saves before the run ends with the error `why`, if the memory's server is gone: what the last
+  // complete step left lies in this process's memory, too. Tries that once, and returns the error
+  // that the run is to end with.
+  absl::Status SaveBefore(const absl::Status& why);
   // Writes a line of the metrics; that it cannot is a warning, once.
   template <typename Metrics>
   void Append(const Metrics& metrics);
@@ -131,20 +137,23 @@ class Loop {
   bool told_of_metrics_ = false;
   bool told_of_housekeeping_ = false;
   bool told_of_signal_ = false;
-  bool has_begun_ = false;
+  bool has_begun_ = false;              // The output directory is ready.
   std::optional<MetricsFile> metrics_;  // Of the first rank, once begun.
   int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
+  int64_t tried_step_ = 0;              // The last step that a save was tried of.
   absl::Status told_later_;             // Of TellLater.
   int signal_ = 0;                      // Of the first rank that said one in AddUp.
 };
 
 absl::Status Loop::EnsureBegun() {
-  if (std::exchange(has_begun_, true)) return absl::OkStatus();
+  if (has_begun_) return absl::OkStatus();
   // It may remove large files, and is waited for as a save is: without a limit.
-  return parts_.store.OnFirstRank([this]() -> absl::Status {
+  GEMINI_RETURN_IF_ERROR(parts_.store.OnFirstRank([this]() -> absl::Status {
     GEMINI_ASSIGN_OR_RETURN(metrics_, parts_.begin());
     return absl::OkStatus();
-  });
+  }));
+  has_begun_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status Loop::AddUp(const LossSum& own, LossSum& sum) {
@@ -294,15 +303,16 @@ absl::Status Loop::Step() {
         "the gradients overflow fp16 however small the loss is: train with --precision bf16 or "
         "fp32"));
   }
-  GEMINI_RETURN_IF_ERROR(Explained("zero_grad", [this] {
-    parts_.model.zero_grad();
-    return absl::OkStatus();
-  }));
   const int64_t sequences = batches_.num_sequences();
   ++state_.step;
   state_.sequences_taken += sequences;
   if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
   state_.last_loss = summary_.last_loss = loss;
+  // After the counts: the parameters are those of this step already, and a save must say so.
+  GEMINI_RETURN_IF_ERROR(Explained("zero_grad", [this] {
+    parts_.model.zero_grad();
+    return absl::OkStatus();
+  }));
 
   const absl::Duration duration = MonotonicNow() - start;
   clock_.Add(duration);
@@ -474,6 +484,7 @@ absl::Status Loop::Save() {
   // Without a GPU the heap holds what activations left; saving, which takes long, needs none of it.
   ::malloc_trim(0);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  tried_step_ = state_.step;
   GEMINI_RETURN_IF_ERROR(parts_.store.OnFirstRank([this] { return WriteCheckpoint(); }));
   saved_step_ = state_.step;
   return absl::OkStatus();
@@ -512,6 +523,26 @@ absl::Status Loop::SavePeriodically() {
   return absl::OkStatus();
 }
 
+absl::Status Loop::SaveBefore(const absl::Status& why) {
+  // Ranks save together or not at all: after an error that is one rank's alone, it would wait for
+  // others that know nothing of a save.
+  const bool all_know = parts_.ranks.is_alone() || IsAgreed(why);
+  const bool has_steps = has_begun_ && tried_step_ != state_.step;
+  if (!absl::IsUnavailable(why) || !all_know || !has_steps || config_.no_save) return why;
+  // A rank whose own server lives has no error. Any other error than this one may mean that values
+  // are lost.
+  const absl::Status own = parts_.store.status();
+  absl::Status saved = parts_.ranks.Agree(absl::IsUnavailable(own) ? absl::OkStatus() : own);
+  if (saved.ok()) saved = Save();
+  if (saved.ok()) return why;
+  if (!parts_.ranks.is_alone() && !IsAgreed(saved)) {
+    // The ranks lost each other meanwhile, so this one has to end alone.
+    return absl::Status(why.code(), absl::StrCat(why.message(), "; ", saved.message()));
+  }
+  parts_.warn(absl::StrCat("what was trained since the last save is lost: ", saved.message()));
+  return why;
+}
+
 absl::StatusOr<TrainingSummary> Loop::Run() {
   const absl::Duration start = MonotonicNow();
   GEMINI_ASSIGN_OR_RETURN(state_.data, parts_.data.Fingerprint());
@@ -523,6 +554,14 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
     }));
   }
   before_ = parts_.store.usage();
+  if (const absl::Status trained = TrainAndSave(); !trained.ok()) return SaveBefore(trained);
+  summary_.step = state_.step;
+  summary_.signal = signal();
+  summary_.duration = MonotonicNow() - start;
+  return summary_;
+}
+
+absl::Status Loop::TrainAndSave() {
   // What the run was interrupted in that this one goes on with.
   if (state_.step > 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   while (state_.step < config_.steps && signal() == 0) {
@@ -533,11 +572,7 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
     if (state_.step < config_.steps) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   }
   if (!config_.no_save) GEMINI_RETURN_IF_ERROR(Save());
-  if (signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
-  summary_.step = state_.step;
-  summary_.signal = signal();
-  summary_.duration = MonotonicNow() - start;
-  return summary_;
+  return signal() == 0 ? AtStep(state_.step, Evaluate()) : absl::OkStatus();
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 //         exception of Torch ends its rank alone, and the job with it.
 // Errors: a step that fails has changed no parameter. FAILED_PRECONDITION: a loss or gradient that
 //         is not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the
-//         disk. Others: of the data, the store, the files.
+//         disk. UNAVAILABLE: the server of the store's memory is gone; what the last complete step
+//         left was saved if it could be read. Others: of the data, the store, the files.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps whose operators find no memory, and are begun again.
+// Steps whose operators find no memory, and are begun again; and runs whose server goes away.
 #include "trainer/run/training_loop.h"
 
 #include <stdlib.h>
@@ -20,6 +20,8 @@
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "tests/trainer/store/forwarding_store.h"
 #include "torch/utils.h"
+#include "trainer/parallel/rank_verdict.h"
+#include "trainer/run/run_checkpoint.h"
 #include "trainer/store/parameter_store_reference.h"
 
 namespace gemini::trainer {
@@ -60,25 +62,43 @@ class FailingAllocator final : public c10::Allocator {
 };
 thread_local int64_t FailingAllocator::left_ = 0;
 
-// Which allocations fail of each attempt, and how often there is more memory then.
+// Which allocations fail of each attempt, and how often there is more memory then; and when the
+// store's server goes away.
 struct Attempts {
-  std::vector<int64_t> failures;
+  std::vector<int64_t> failures = {};
   int gives = 0;
   std::string phase = {};  // In which they fail; empty: in the second step.
+  // From that step on the store has this error; 0: never.
+  int lost_step = 0;
+  absl::Status loss = absl::UnavailableError("the server is gone");
+  bool after_update = false;  // The step succeeds, and the error comes after its update.
+  bool fails_alone = false;   // Only updates fail, which other ranks do not hear of.
+  bool loses_values = false;  // Nothing can be read any more.
 };
 
-// A reference store that has more memory a few times, and has the allocator fail.
+// A reference store that has more memory a few times, has the allocator fail, and loses its server.
 class GivingStore final : public ForwardingStore {
  public:
   GivingStore(std::unique_ptr<ParameterStore> store, const Attempts& attempts)
-      : ForwardingStore(std::move(store)),
-        failures_(attempts.failures),
-        gives_(attempts.gives),
-        phase_(attempts.phase) {}
+      : ForwardingStore(std::move(store)), attempts_(attempts) {}
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
     FailingAllocator::Get().FailAt(0);
-    return ForwardingStore::Update(options);
+    if (is_lost_) return attempts_.loss;
+    absl::StatusOr<client::StepResult> result = ForwardingStore::Update(options);
+    is_lost_ = attempts_.lost_step == num_steps;
+    return result;
+  }
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override {
+    if (!is_lost_ || !attempts_.loses_values) {
+      return ForwardingStore::ReadRange(name, kind, range, sink);
+    }
+    ++num_failed_reads;
+    return attempts_.loss;
+  }
+  absl::Status status() const override {
+    return is_lost_ && !attempts_.fails_alone ? attempts_.loss : ForwardingStore::status();
   }
   client::TrainingStats usage() const override {
     client::TrainingStats usage = ForwardingStore::usage();
@@ -86,29 +106,31 @@ class GivingStore final : public ForwardingStore {
     return usage;
   }
   void ResetPeaks() override {
-    if (++num_steps == 2 && phase_.empty()) FailNext();
+    if (++num_steps == 2 && attempts_.phase.empty()) FailNext();
+    is_lost_ = is_lost_ || (num_steps == attempts_.lost_step && !attempts_.after_update);
   }
   void BeginPhase(absl::string_view name) override {
-    if (name == phase_ && num_asked == 0) FailNext();
+    if (name == attempts_.phase && num_asked == 0) FailNext();
   }
   bool GiveWay() override {
     EXPECT_TRUE(FailingAllocator::Get().has_failed());
     ++num_asked;
     FailNext();
-    return num_asked <= gives_;
+    return num_asked <= attempts_.gives;
   }
 
   std::string registration_error;
   int num_steps = 0;
   int num_asked = 0;
+  int num_failed_reads = 0;
 
  private:
   void FailNext() {
-    if (next_ < failures_.size()) FailingAllocator::Get().FailAt(failures_[next_++]);
+    if (next_ >= attempts_.failures.size()) return;
+    FailingAllocator::Get().FailAt(attempts_.failures[next_++]);
   }
-  const std::vector<int64_t> failures_;
-  const int gives_;
-  const std::string phase_;
+  const Attempts attempts_;
+  bool is_lost_ = false;
   size_t next_ = 0;
 };
 
@@ -145,6 +167,8 @@ class TrainingLoopTest : public ::testing::Test {
     int num_steps = 0;  // Begun.
     int num_logged = 0;
     int num_told = 0;  // That memory is not registered.
+    int num_failed_reads = 0;
+    std::vector<std::string> saved;  // The names of the checkpoints.
     std::vector<std::string> warnings;
     std::string parameters;
   };
@@ -228,6 +252,13 @@ class TrainingLoopTest : public ::testing::Test {
         nullptr, "");
     outcome.num_asked = store.num_asked;
     outcome.num_steps = store.num_steps;
+    outcome.num_failed_reads = store.num_failed_reads;
+    ASSERT_OK_AND_ASSIGN(const std::vector<SavedCheckpoint> saved, directory.Checkpoints());
+    for (const SavedCheckpoint& one : saved) {
+      outcome.saved.push_back(std::filesystem::path(one.path).filename().string());
+      ASSERT_OK_AND_ASSIGN(const TrainerState state, ReadTrainerState(one.path));
+      EXPECT_EQ(state.step, one.step);
+    }
     for (const torch::Tensor& parameter : model->parameters()) {
       outcome.parameters.append(static_cast<const char*>(parameter.const_data_ptr()),
                                 parameter.nbytes());
@@ -370,6 +401,94 @@ TEST_F(TrainingLoopTest, MetricsThatCannotBeWrittenAreToldOfOnceAndEndNothing) {
   EXPECT_THAT(full.warnings, ElementsAre(AllOf(HasSubstr("metrics have gaps from step 1"),
                                                HasSubstr("training goes on"))));
   EXPECT_THAT(plain.warnings, IsEmpty());
+}
+
+TEST_F(TrainingLoopTest, AServerThatIsGoneCostsNoStepThatWasComplete) {
+  Outcome outcome;
+  Run({.lost_step = 3}, "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("step 3: the server is gone")));
+  EXPECT_THAT(outcome.saved, ElementsAre("checkpoint-2"));
+  EXPECT_THAT(outcome.warnings, IsEmpty());
+}
+
+TEST_F(TrainingLoopTest, AServerThatIsGoneBeforeAStepIsCompleteLeavesNothingToSave) {
+  Outcome outcome;
+  Run({.lost_step = 1}, "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(outcome.saved, IsEmpty());
+  EXPECT_THAT(outcome.warnings, IsEmpty());
+}
+
+TEST_F(TrainingLoopTest, ValuesThatWentWithTheServerAreToldOfInALine) {
+  Outcome outcome;
+  Run({.lost_step = 3, .loses_values = true}, "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("step 3: the server is gone")));
+  EXPECT_EQ(outcome.num_failed_reads, 1);
+  EXPECT_THAT(outcome.warnings,
+              ElementsAre(AllOf(HasSubstr("since the last save is lost"),
+                                HasSubstr("saving step 2"), HasSubstr("the server is gone"))));
+}
+
+TEST_F(TrainingLoopTest, WithoutItsServerAStepIsTriedToBeSavedOnce) {
+  save_every_ = 1;
+  Outcome outcome;
+  Run({.lost_step = 2, .after_update = true, .loses_values = true}, "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(outcome.saved, ElementsAre("checkpoint-1"));
+  EXPECT_EQ(outcome.num_failed_reads, 1);
+}
+
+TEST_F(TrainingLoopTest, AServerThatIsGoneMakesNoRunSaveThatSavesNothing) {
+  no_save_ = true;
+  Outcome outcome;
+  Run({.lost_step = 3}, "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(outcome.saved, IsEmpty());
+}
+
+TEST_F(TrainingLoopTest, NothingIsSavedBeforeAnotherErrorThanThatTheServerIsGone) {
+  Outcome outcome;
+  Run({.lost_step = 3, .loss = absl::DataLossError("a chunk is lost"), .fails_alone = true},
+      "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(outcome.saved, IsEmpty());
+}
+
+TEST_F(TrainingLoopTest, AllRanksSaveBeforeTheyEndForTheServerOfOne) {
+  std::array<Outcome, 2> outcomes;
+  RunTwoRanks({Attempts{}, Attempts{.lost_step = 3}}, "horizontal", outcomes);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.summary.status(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1: the server is gone")));
+    EXPECT_TRUE(IsAgreed(outcome.summary.status()));
+    EXPECT_THAT(outcome.saved, ElementsAre("checkpoint-2"));
+  }
+}
+
+TEST_F(TrainingLoopTest, NoRanksSaveWhereOneHasLostValues) {
+  std::array<Outcome, 2> outcomes;
+  RunTwoRanks(
+      {Attempts{.lost_step = 3}, Attempts{.lost_step = 3, .loss = absl::DataLossError("a chunk")}},
+      "horizontal", outcomes);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.summary.status(), StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_THAT(outcome.saved, IsEmpty());
+    EXPECT_THAT(outcome.warnings, ElementsAre(HasSubstr("rank 1: a chunk")));
+  }
+}
+
+// The others do not know of its error, and would not come to save with it.
+TEST_F(TrainingLoopTest, NoRanksSaveWhereTheServerIsGoneForOneAlone) {
+  std::array<Outcome, 2> outcomes;
+  RunTwoRanks({Attempts{}, Attempts{.lost_step = 2, .fails_alone = true}}, "horizontal", outcomes);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.summary.status(), StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_FALSE(IsAgreed(outcome.summary.status()));
+    EXPECT_THAT(outcome.saved, IsEmpty());
+  }
+  EXPECT_EQ(outcomes[1].summary.status().message(), "step 2: the server is gone");
 }
 
 }  // namespace
