@@ -68,7 +68,10 @@ absl::Status CheckIsOfARun(const std::string& path) {
         absl::StrCat("--metrics ", path, ": no run wrote its line ", number,
                      ", and the file would be replaced: name another file, or move it elsewhere"));
   }
-  return absl::OkStatus();
+  if (file.eof()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--metrics ", path, " would be replaced, and cannot be read to see whether a ",
+                   "run wrote it: name another file, or move it elsewhere"));
 }
 
 // Whether the last line of `path` has no end.
@@ -77,8 +80,8 @@ bool EndsInsideALine(const std::string& path) {
   return file.seekg(-1, std::ios::end) && file.get() != '\n';
 }
 
-// The lines of `path` that a run resumed behind `last` keeps.
-std::string KeptLines(const std::string& path, const MetricsFile::Last& last) {
+// Rewrites `path` with those of its lines that a run resumed behind `last` keeps.
+absl::Status DropLaterLines(const std::string& path, const MetricsFile::Last& last) {
   std::ifstream file(path, std::ios::binary);
   std::string kept;
   std::string text;
@@ -88,7 +91,9 @@ std::string KeptLines(const std::string& path, const MetricsFile::Last& last) {
     const int64_t last_step = line->is_evaluation ? last.evaluated_step : last.step;
     if (line->step <= last_step) absl::StrAppend(&kept, text, "\n");
   }
-  return kept;
+  // What could not be read would be lost.
+  if (!file.eof()) return absl::UnavailableError(absl::StrCat(path, " cannot be read"));
+  return ReplaceFile(path, kept);
 }
 
 // Whether it is a regular file, by a name of its own. /dev/stdout and the like stand for one that
@@ -170,7 +175,13 @@ absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
     if (::access(path.c_str(), W_OK) != 0) {
       return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
     }
-    return is_named ? CheckIsOfARun(path) : absl::OkStatus();
+    if (!is_named) return absl::OkStatus();
+    GEMINI_RETURN_IF_ERROR(CheckIsOfARun(path));
+    if (mode != Mode::kResume) return absl::OkStatus();
+    // The file that ReplaceFile writes before it renames it.
+    std::error_code error;
+    const std::string partial = std::filesystem::canonical(path, error).string() + ".partial";
+    return IsNamedFile(partial) ? CheckIsOfARun(partial) : absl::OkStatus();
   }
   const std::string directory = DirectoryOf(path);
   if (::access(directory.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
@@ -214,7 +225,7 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode
     std::error_code error;
     const std::string file = std::filesystem::canonical(path, error).string();
     if (error) return ErrnoStatus(error.value(), absl::StrCat("find ", path));
-    metrics.rewritten_ = ReplaceFile(file, KeptLines(file, last));
+    metrics.rewritten_ = DropLaterLines(file, last);
     metrics.line_is_torn_ = EndsInsideALine(file);
   }
   metrics.fd_ = UniqueFd(::open(path.c_str(), flags, 0666));

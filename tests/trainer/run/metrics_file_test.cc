@@ -172,6 +172,33 @@ TEST_F(MetricsFileTest, AFileThatNoRunWroteIsNotReplaced) {
   }
 }
 
+TEST_F(MetricsFileTest, AFileThatCannotBeReadIsNotReplaced) {
+  std::ofstream(path_) << ToJson(Step(1)) << "\n";
+  rlimit descriptors = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &descriptors), 0);
+  const rlimit none = {0, descriptors.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status overwritten = MetricsFile::Check(path_, Mode::kOverwrite);
+  const absl::Status resumed = MetricsFile::Check(path_, Mode::kResume);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &descriptors), 0);
+  for (const absl::Status& status : {overwritten, resumed}) {
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be read to see")));
+  }
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kResume));
+}
+
+TEST_F(MetricsFileTest, AFileThatNoRunWroteIsNotReplacedOnTheWayEither) {
+  std::ofstream(path_) << ToJson(Step(1)) << "\n";
+  std::ofstream(path_ + ".partial") << "a note\n";
+  EXPECT_THAT(MetricsFile::Check(path_, Mode::kResume),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path_ + ".partial")));
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kOverwrite));
+  // A run that was killed while it rewrote the file.
+  std::ofstream(path_ + ".partial") << ToJson(Step(1)) << "\n{\"step\":2,";
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kResume));
+}
+
 TEST_F(MetricsFileTest, WhatRunsLeaveMayBeReplaced) {
   for (const char* left : {"", "\n", "{", "{\"step\":", "{\"step\":2,\"lo",
                            "{\"step\":2,\"lo\n{\"step\":3,\"eval_loss\":1}\n"}) {
