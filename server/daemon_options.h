@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What geminid was told, by flags and by a TOML file; a flag wins over the file.
+// Reads what geminid is told by flags and by a TOML file. A flag wins over the file.
 // Units:  sizes as in gemini/byte_size.h.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's answers as bytes of the protocol.
+// Encodes the server's answers as messages of the protocol.
 // Thread: any.
 #pragma once
 #include <cstdint>

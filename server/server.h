@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server of the memory manager. It accepts connections of training jobs, keeps a session for
-// each, and passes each request to the class that handles it (a desk). One thread, that of the
+// Runs the server of the memory manager. It accepts connections of training jobs, keeps a session
+// for each, and passes each request to the class that handles it (a desk). One thread, that of the
 // event loop, owns all metadata. What may block on the kernel or a disk runs on workers, which post
 // messages.
 // Owner:  the thread that calls Run, which also destroys the server. Other threads post through

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sessions of a server, one for each client, by their ids, and the jobs that workers do for
-// them. While a job is in flight, its session is not destroyed and its connection is not read.
+// Keeps the sessions of a server, one for each client, and runs the jobs that workers do for them.
+// While a job is in flight, its session is not destroyed and its connection is not read.
 // Owner:  the server thread, except RunJob, which any thread may call.
 // Errors: none.
 #pragma once

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts what a training step needs and how long it takes on a machine, by its trace: one that
-// was foretold (trainer/forecast/traced_step.h), or that a job recorded. It is planned and
-// simulated in all tiers by the code that makes the plans of a real run.
-// Steps of many micro-batches: beyond kSimulatedMicroBatches each one more costs what the last
-// simulated one did.
+// was predicted (trainer/forecast/traced_step.h), or that a job recorded. It is planned and
+// simulated in all tiers by the code that makes the plans of a real run. Steps of many
+// micro-batches: beyond kSimulatedMicroBatches each one more costs what the last simulated one did.
 // Pure: no I/O, no clock.
 #pragma once
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forecast as people read it, and as programs do.
+// Shows a forecast as text for people, or as JSON for programs.
 // Units:  JSON has bytes and nanoseconds, and fractions of 0 to 1.
 #pragma once
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data-sheet figures of GPUs, and how much of them training reaches.
+// Has the data-sheet figures of GPUs, and how much of them training reaches.
 // Units: bytes, bytes a second (decimal, as data sheets have them), FLOP a second.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memstat shows of the GPU whose memory is DEVICE: how busy it is and what goes over its link,
-// as NVML has it for all processes together.
+// Shows in memstat the GPU whose memory is DEVICE: how busy it is and what goes over its link, as
+// NVML has it for all processes together.
 #pragma once
 #include <string>
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// `memstat plan`: what a model needs and how long a step takes on a machine, or on many together
-// (ranks_plan.h), from its config.json alone; or what a recorded round would take with other
-// budgets and rates: a running job's, or one in a file. Nothing is computed. gemini-trace foretells
-// a model's steps (tools/trace_helper.h). A daemon is contacted for a running job's round alone.
+// Runs `memstat plan`, which predicts what a model needs and how long a step takes on a machine, or
+// on many together (ranks_plan.h), from its config.json alone; or what a recorded round would take
+// with other budgets and rates: a running job's, or one in a file. Nothing is computed.
+// gemini-trace foretells a model's steps (tools/trace_helper.h). A daemon is contacted for a
+// running job's round alone.
 #pragma once
 #include <cstdint>
 #include <memory>

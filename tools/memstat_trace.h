@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `memstat trace`: the last rounds of a job as a file for ui.perfetto.dev, beside what its plan
-// predicts.
+// Runs `memstat trace`, which writes the last rounds of a job as a file for ui.perfetto.dev, beside
+// what its plan predicts.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timelines as a Trace Event file, which ui.perfetto.dev opens: one process for what happened and
-// one for what was planned, one row a lane, DEVICE bytes as a counter, each wait as an event of its
-// own that names its cause.
+// Writes timelines as a Trace Event file, which ui.perfetto.dev opens: one process for what
+// happened and one for what was planned, one row a lane, DEVICE bytes as a counter, each wait as an
+// event of its own that names its cause.
 // Units:  microseconds in the file, from the earliest event.
 // Source: "Trace Event Format" (Chromium project), complete ("X"), counter ("C") and metadata ("M")
 //         events.

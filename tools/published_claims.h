@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What others have published of training by many ranks, beside what the formulas and simulations of
-// policies/ say: in which order ways of sharing stand, and by which factor. A factor of ours that
-// is off by more than half of theirs is explained, not fitted.
+// Compares what others have published about training by many ranks with what the formulas and
+// simulations of policies/ say: in which order the ways of sharing stand, and by which factors they
+// differ. A factor of ours that is off by more than half of theirs is explained, not fitted.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank of one machine computes and exchanges a second while all of them do the same:
-// `gemini-bench ranks` measures it, and `memstat plan --measured` takes it in place of the table of
-// GPUs. A file has a line of JSON for each number of ranks that was measured.
+// Stores what each rank of one machine computes and exchanges in a second while all of them do the
+// same: `gemini-bench ranks` measures it, and `memstat plan --measured` takes it in place of the
+// table of GPUs. A file has a line of JSON for each number of ranks that was measured.
 // Threads: an operator of a rank had kThreadsOfRates.
 // Sharing: where there are more ranks than processors, the rates are those of a rank that shares
 //          its processor with the others. Formulas take them as they are, as if all ranks always

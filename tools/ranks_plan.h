@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `memstat plan --ranks N`: what a step of many ranks takes, each a GPU with its part of its node's
-// HOST, or which mesh of them is the fastest. From config.json, the table of GPUs and the keys of
-// gemini-train, by formulas. Of few ranks on processors that were measured, gemini-trace runs the
-// step of each without memory (trainer/forecast/rank_step.h).
+// Runs `memstat plan --ranks N`, which predicts what a step of many ranks takes, each a GPU with
+// its part of its node's HOST, or which mesh of them is the fastest. From config.json, the table of
+// GPUs and the keys of gemini-train, by formulas. Of few ranks on processors that were measured,
+// gemini-trace runs the step of each without memory (trainer/forecast/rank_step.h).
 #pragma once
 #include "absl/status/statusor.h"
 #include "policies/scaling/parallel_run.h"

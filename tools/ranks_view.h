@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `memstat plan --ranks` found, as people read it and as programs do.
+// Shows what `memstat plan --ranks` found, as text for people or as JSON for programs.
 // Units:  JSON has bytes and seconds, and fractions of 0 to 1.
 #pragma once
 #include <string>

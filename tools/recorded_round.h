@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The round that a running job recorded last, and what its server planned it by: the same plan
-// comes out of them again (gemini/wire.fbs, FindPlanInputs).
+// Reads the round that a running job recorded last, and what its server planned it by, so that the
+// same plan comes out again (gemini/wire.fbs, FindPlanInputs).
 #pragma once
 #include <optional>
 #include <string>

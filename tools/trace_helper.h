@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs gemini-trace, which foretells the steps of one model (trainer/forecast/trace_exchange.h).
+// Runs gemini-trace, which predicts the steps of one model (trainer/forecast/trace_exchange.h).
 // Owner:  the process ends with this object, which kills it: it has nothing to put in order.
 // Thread: one at a time. Blocks while the process computes, up to a limit; Ctrl-C ends both.
 // Errors: FAILED_PRECONDITION: there is no such program, it is of another version of Gemini, or it

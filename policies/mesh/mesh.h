@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a job are laid out: a mesh with an axis for each way in which they share the
-// work. Ranks that differ along some axes alone are a group, and exchange what that sharing needs.
+// Lays out the ranks of a job as a mesh, with an axis for each way in which they share the work.
+// Ranks that differ along some axes alone are a group, and exchange what that sharing needs.
 // Order: a rank's number counts its coordinates, those of the last axis first, as digits of a
 //        number. So ranks beside each other along the last axis have neighbouring numbers, and
 //        launchers put them on one machine.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many elements one rank sends when ranks share layers or sequences: for one product of hidden
-// states and a matrix, and for a whole block, forward and backward together.
+// Computes how many elements one rank sends when ranks share layers or sequences: for one product
+// of hidden states and a matrix, and for a whole block, forward and backward together.
 // Units:  elements, as doubles, for shares of them need not be whole.
 // Counts: collectives send as rings do: a gather of n elements, or a sum in parts, sends
 //         n (P - 1)/P, and a sum 2 n (P - 1)/P. Vectors, norms, embeddings and the head are left

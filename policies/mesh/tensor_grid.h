@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks along the mesh's tensor axis lie among themselves, when they share each layer.
+// Lays out the ranks of the mesh's tensor axis, which share each layer, as a grid.
 //         1d:   a line, whose axis is j (Shoeybi et al., "Megatron-LM", arXiv:1909.08053).
 //         2d:   q x q, i slower than j (Xu et al., arXiv:2104.05343).
 //         2.5d: d layers of q x q, whose axis is k, slower than both (Wang et al.,

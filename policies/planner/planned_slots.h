@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of DEVICE while a plan is made: which range is in each, since when a free one is free,
-// and where runs of adjacent free ones are.
+// Tracks the slots of DEVICE while a plan is made: which range is in each, since when a free slot
+// is free, and where runs of adjacent free slots are.
 // Rules: with `oldest_first` a range takes the slot that has been free for longest, so that a fetch
 // may begin early. Single chunks follow that exactly, runs by going around the slots in a circle
 // (next fit). Otherwise runs are taken from the bottom and single chunks from the top, so that

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What exchanges of a rank cost: how long they take alone, and what it sends meanwhile.
+// Computes what the exchanges of a rank cost: how long they take when nothing else runs, and how
+// much the rank sends.
 // Units:  bytes, as rings send them (policies/mesh/tensor_costs.h), and seconds.
 // Pure.
 #pragma once

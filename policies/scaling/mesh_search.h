@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds how so many ranks train a model fastest: tries the meshes that divide them, with the
-// micro-batches, stages of ZeRO and recomputation that fit into memory.
+// Finds how a given number of ranks trains a model fastest: tries the meshes that divide them, with
+// the micro-batches, stages of ZeRO and recomputation that fit into memory.
 // Limits: groups that share layers or sequences have at most kMostSharing ranks, and a rank of a
 //         pipeline at most kMostChunks chunks.
 // Pure.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forecast for many ranks knows of a decoder-only transformer: the sizes of its matrices,
+// Describes a decoder-only transformer to the forecast for many ranks: the sizes of its matrices,
 // from which its arithmetic, its parameters and what it keeps for backward follow. Vectors, as
 // norms and biases, are left out: they are less than a thousandth.
 // Units:  elements, as doubles, for shares of them need not be whole; a multiply-add is two FLOP.

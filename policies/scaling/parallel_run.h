@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many ranks train a model together, and what each of them is: what a forecast is asked.
+// Describes the run that a forecast is asked about: how many ranks train a model together, and what
+// machine each of them has.
 // Units:  bytes and seconds, as doubles; sequences and tokens.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Foretells a training step of many ranks: what memory the neediest one takes, how long the step
-// lasts and what of it is waiting for what.
+// Predicts a training step of many ranks: how much memory the neediest rank takes, how long the
+// step lasts, and how much of it is spent waiting for what.
 // Model:  the slowest rank of a pipeline stands for all of them in the schedule's playback
 //         (policies/pipeline/pipeline_playback.h), with what its units compute and exchange
 //         (unit_cost.h). ZeRO gathers a unit where it is used, or while the one before computes,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the groups in which a rank exchanges lie on nodes.
-// Pure.
+// Computes how the groups in which a rank exchanges data lie on nodes. Pure.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank computes, exchanges and keeps of a unit with one micro-batch: of a block, of the
-// embedding, or of the head with the loss. Units are what ZeRO gathers at a time.
+// Computes what one rank computes, sends and keeps for one unit and one micro-batch. A unit is a
+// block, the embedding, or the head with the loss. Units are what ZeRO gathers at a time.
 // Model:  a product takes the larger of its arithmetic and its bytes; activations, norms and sums
 //         of residuals take their bytes. Backward takes twice the forward pass, and once more what
 //         is computed again. Ranks wait for the collectives of a layer. A ring's hops hide under

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a simulation (policies/simulator/simulator.h states the model): plays a plan round
-// after round, on a lane each for operators, fetches, evictions and updates in HOST.
+// Plays a plan round after round, as the model in policies/simulator/simulator.h states it, on a
+// lane each for operators, fetches, evictions and updates in HOST.
 // Units: nanoseconds since the first round's beginning; ranges and positions by index.
 #pragma once
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a simulated round did: sums, and each event if asked for.
+// Records what a simulated round did: sums, and each event if that is asked for.
 // Units: nanoseconds since the first round's beginning.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of DEVICE in a simulation: which ones each range has, since when a slot is vacated, how
-// many are in use, and when there is room.
+// Tracks the slots of DEVICE in a simulation: which ones each range has, since when a slot is
+// vacated, how many are in use, and when there is room.
 // Room: a range that leaves holds its slots until its write-back has ended, and an incoming range
 // holds none before its copy begins. Non-model data shares the budget, so an operator can wait for
 // slots that no fetch wants.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock that the parts of a simulation share.
+// Has the clock that the parts of a simulation share.
 // Units: nanoseconds since the first round's beginning.
 #pragma once
 #include <cstdint>

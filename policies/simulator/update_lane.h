@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer's updates in HOST in a simulation: one after another, while the operators of the
+// Simulates the optimizer's updates in HOST, which run one after another while the operators of the
 // next round run.
 // Units: nanoseconds since the first round's beginning; ranges by index.
 #pragma once

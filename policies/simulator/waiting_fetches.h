@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of a simulated link: fetches that may begin and have not. When the link is idle, it
-// takes the one needed first among those whose slots and bytes are ready. If none is ready, it
-// takes the first that becomes ready.
+// Holds the queue of a simulated link: the fetches that may begin and have not begun. When the link
+// is idle, it takes the one needed first among those whose slots and bytes are ready. If none is
+// ready, it takes the first that becomes ready.
 // Units: nanoseconds since the first round's beginning; ranges and fetches by index.
 #pragma once
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a played round does in HOST, event by event, and when HOST is ready for it. A playback of
-// DEVICE (policies/simulator/playback.h) and one of HOST (policies/simulator/host_playback.h)
-// exchange these.
+// Lists what a simulated round does in HOST, event by event, and when HOST is ready for it. A
+// playback of DEVICE (policies/simulator/playback.h) and one of HOST
+// (policies/simulator/host_playback.h) exchange these.
 // Units: nanoseconds since the beginning of the round that lists the event. The event may happen in
 // the next round.
 #pragma once

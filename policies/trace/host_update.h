@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the update of a param range in HOST takes. It is the updater's time, or the disk's where
-// the home of the optimizer states is NVME, because reading, updating and writing overlap there
-// (client/host/chunk_mover.h).
+// Computes how long the update of a param range in HOST takes. It is the updater's time, or the
+// disk's where the home of the optimizer states is NVME, because reading, updating and writing
+// overlap there (client/host/chunk_mover.h).
 // Units: nanoseconds, bytes.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunks are used in HOST in a round, and when, chunk by chunk, from a played round.
+// Derives from a simulated round which chunks are used in HOST, and when each of them is.
 // Uses: a fetch reads each chunk. A gradient that leaves overwrites the chunks that it fills, and
 // changes a chunk that it does not fill, because others may be in it. A write-back overwrites. An
 // update changes parameters and moments and reads the gradient, bundle after bundle. For bundles

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes placement moves without a plan, and how many any plan moves at least. Plans are
-// compared with these.
+// Computes how many bytes placement moves without a plan, and the least that any plan moves. Plans
+// are compared with these.
 // Units: bytes a round, in steady state.
 // Errors: RESOURCE_EXHAUSTED as SlotsAtPositions.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When each range is used next, and how many slots each interval leaves to chunks. Replacement by
-// the farthest next use looks both up.
+// Finds when each range is used next, and how many slots each interval leaves to chunks.
+// Replacement by the farthest next use looks both up.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inputs of a plan: a packed trace, the budgets, the costs and the policy.
+// Holds what a plan is made from: a packed trace, the budgets, the costs and the policy.
 // Units: budgets in bytes.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of numbers that adds to a stretch of them, and finds the last one in a stretch that is
-// above a bound. Both take O(log size).
+// Keeps a row of numbers, adds to all numbers of a stretch, and finds the last number in a stretch
+// that is above a bound. Both take O(log size).
 #pragma once
 #include <cstdint>
 #include <vector>

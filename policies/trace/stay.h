@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stay: one time that a range is on DEVICE, from its fetch until it leaves. A plan is a set of
-// stays that repeats every round.
+// Defines a stay: one time that a range is on DEVICE, from its fetch until it leaves. A plan is a
+// set of stays that repeats every round.
 #pragma once
 #include <cstdint>
 

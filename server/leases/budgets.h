@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ledger of every tier's bytes: capacity = leased + reclaiming + free, always.
+// Keeps the ledger of every tier's bytes: capacity = leased + reclaiming + free, always.
 // Owner:  the server thread; `owner` catches a call from any other thread.
 // Units:  bytes. Amounts given are >= 0; they come from our own leases, already range-checked.
 // Errors: Lease refuses and changes nothing. Returning more than was leased is our own bug and

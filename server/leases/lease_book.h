@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The book of all leases: what each may use and was asked to give up, beside the ledger of every
-// tier's bytes. Whoever changes a lease's terms changes the ledger with them, here.
+// Keeps the book of all leases: what each may use and was asked to give up, beside the ledger of
+// every tier's bytes. Whoever changes a lease's terms changes the ledger with them, here.
 // Owner:  the server thread; the ledger catches a call from any other.
 // Units:  bytes.
 // Errors: none. A change that the ledger has no bytes for is our own bug and stops.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An epoll loop: descriptors, timers, and messages from other threads, all run by one thread.
+// Runs the handlers of descriptors, timers and messages from other threads on one thread, by
+// epoll(7).
 // Owner:  the thread that calls Run, except Post and Stop, which any thread may call.
 // Errors: what the kernel refuses (no descriptors left) comes back as a Status.
 #pragma once

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server may give away: the same for geminid and for a server embedded in a process.
+// Defines what a server may grant to its clients. geminid and a server embedded in a process have
+// the same options.
 // Units:  bytes.
 #pragma once
 #include <cstdint>

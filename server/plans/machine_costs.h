@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost model of this machine over time: kept in the state directory, refreshed by what clients
-// measure. All jobs' plans reckon with it, so no client moves it far.
+// Maintains the cost model of this machine: keeps it in the state directory and refreshes it by
+// what clients measure. All jobs' plans reckon with it, so no client moves it far.
 // Thread: one at a time (the plan worker), except costs(). Loading and keeping block on the disk.
 // Units:  as in gemini/cost_model.h.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan was made with, beside its trace: the same recipe and the same trace make the same
-// plan again.
+// Records what a plan was made with beside its trace, so that the same recipe and the same trace
+// make the same plan again.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files that outlive the server, in its state directory: replaced whole, or not at all.
+// Reads and writes the small files that outlive the server, in its state directory. A file is
+// replaced as a whole or not at all.
 // Thread: any, one at a time for one name; blocks on the disk, so it runs on a worker.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that a space holds of the kernel: two segments, the kick, slabs and extents.
+// Makes and destroys everything that a space holds of the kernel: two segments, the kick, slabs and
+// extents.
 // Thread: making and destroying block, so they run on a worker; between the two the space has it.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server whose DEVICE is a GPU. Here is what every build has: one without CUDA says so.
+// Sets up a server whose DEVICE is a GPU. Every build has this header; one that was built without
+// CUDA answers with an error that says so.
 #pragma once
 #include <cstdint>
 #include <optional>

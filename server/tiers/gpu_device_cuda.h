@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UseGpu with a driver of the caller's.
+// Sets up a server whose DEVICE is a GPU, as gpu_device.h does, with a driver that the caller
+// passes.
 #pragma once
 #include <cstdint>
 #include <optional>

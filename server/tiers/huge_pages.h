@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Huge pages for memfds. A disk moves bytes to and from 2 MiB of memory in one piece by few
+// Gives memfds huge pages. A disk moves bytes to and from 2 MiB of memory in one piece by few
 // requests, where 512 pages of 4 KiB lie anywhere; and 2 MiB are cleared and given back by a few
 // calls inside the kernel (docs/benchmarks.md has what that is worth).
 // Thread: any. Blocks while the kernel clears pages: 0.17 s a GiB; where memory is in small pieces

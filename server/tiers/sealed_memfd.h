@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anonymous memory behind a descriptor. What is mapped has a size that nobody can change: an
-// unsealed truncate by one side kills the other by SIGBUS.
+// Makes anonymous memory that has a descriptor and whose size nobody can change: an unsealed
+// truncate by one side kills the other by SIGBUS.
 // Thread: any. Blocks while the kernel clears pages: 225 ms a GiB; destroying costs 124. Huge
 //         pages: 170 and 20.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three tiers of a server.
+// Holds the memory of a server's three tiers.
 // Thread: any, as TierStore.
 #pragma once
 #include <memory>

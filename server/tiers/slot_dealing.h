@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the slots of an NVMe grant lie: dealt over its extents in turn, so that chunks that move at
-// the same time keep all disks busy, as stripes do (Patterson et al., SIGMOD 1988). Whole chunks,
-// not parts of them: a slot needs one disk only.
+// Says where the slots of an NVMe grant lie. They are dealt over its extents in turn, so that
+// chunks that move at the same time keep all disks busy, as stripes do (Patterson et al., SIGMOD
+// 1988). Whole chunks, not parts of them: a slot needs one disk only.
 // Thread: any.
 #pragma once
 #include <cstdint>

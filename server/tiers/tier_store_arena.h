@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEVICE on a machine without a GPU: a sealed memfd that plays its part. Its pages are not
+// Makes DEVICE memory on a machine without a GPU: a sealed memfd plays its part. Its pages are not
 // allocated ahead: Torch's own allocations share that budget and take most of it.
 #pragma once
 #include <memory>

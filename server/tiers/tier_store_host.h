@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOST memory as slabs: memfds, fallocated and sealed; a slab is about kHostSlabBytes. Their pages
-// are spread over the NUMA nodes (server/tiers/interleaved_pages.h): whichever thread works on a
-// chunk, it has the bandwidth of all.
+// Makes HOST memory as slabs of about kHostSlabBytes each: memfds that are allocated with
+// fallocate(2) and sealed. Their pages are spread over the NUMA nodes
+// (server/tiers/interleaved_pages.h): whichever thread works on a chunk, it has the bandwidth of
+// all.
 #pragma once
 #include <memory>
 

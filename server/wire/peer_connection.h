@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket of one peer. It reads whole messages and holds at most one message that waits to be
-// sent.
+// Reads and writes the socket of one peer. It reads whole messages and holds at most one message
+// that waits to be sent.
 // Reading: nothing is read while a request is being answered, or while its answer waits for room.
 // So a peer that does not read its replies occupies one message here, and never blocks the thread.
 // Descriptors: no message with descriptors is sent while an earlier one is unread, because the

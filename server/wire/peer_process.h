@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is at the other end of a socket, by the kernel's word, and a descriptor that tells its death.
+// Asks the kernel which process is at the other end of a socket, and opens a descriptor that
+// becomes readable when that process dies.
 // Thread: any.
 #pragma once
 #include <sys/types.h>

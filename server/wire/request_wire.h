@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer's request, verified and turned into our types. Nothing behind this reads a peer's buffer.
+// Verifies a peer's request and turns it into the server's types. No other code reads a peer's
+// buffer.
 // Thread: any.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which peers' processes are stopped, read at most once in 100 ms each: the kernel walks all
-// threads of a process to say so, and the server may ask for each lease at each event.
+// Finds which peers' processes are stopped. Each is looked at once in 100 ms at most: the kernel
+// walks all threads of a process to say so, and the server may ask for each lease at each event.
 // Owner:  the server thread.
 #pragma once
 #include <sys/types.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process that runs the optimizers of DeepSpeed and Torch (tools/bench/adam_baseline.py), in
-// the environment of tools/adam-baseline-setup. It waits without work while nothing is asked of it.
+// Controls the process that runs the optimizers of DeepSpeed and Torch
+// (tools/bench/adam_baseline.py), in the environment of tools/adam-baseline-setup. It waits without
+// work while nothing is asked of it.
 #pragma once
 #include <cstdint>
 #include <cstdio>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low
+// Runs the optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low
 // halves, bf16 gradients and fp32 moments, out of place between two sets of slots, by a team of
-// threads in the parts that the client's updates have (client/update/bundle_update.h).
-// It also has the loop that it is compared to: the same streams read and written with nothing to
-// compute.
+// threads in the parts that the client's updates have (client/update/bundle_update.h). It also has
+// the loop that it is compared to: the same streams read and written with nothing to compute.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bound of an update: its streams are read and written at the same addresses and with the same
-// kind of store, every value is changed, and nothing else is done.
+// Measures the bound of an update: its streams are read and written at the same addresses and with
+// the same kind of store, every value is changed, and nothing else is done.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPT-2 that trains under a DEVICE budget and a link of a set rate, for measurements: the same
-// weights and tokens whatever the memory, so that losses can be compared.
+// Trains a GPT-2 under a DEVICE budget and a link of a set rate, for measurements: the same weights
+// and tokens whatever the memory, so that losses can be compared.
 // Thread: one. Owner: holds its own server.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of its own for the files of one benchmark, removed with what is in it.
+// Makes a folder for the files of one benchmark, and removes it with everything in it.
 // Reads: GEMINI_NVME_DIRECTORY, where the folder is made (default: the current directory).
 #pragma once
 #include <stdlib.h>

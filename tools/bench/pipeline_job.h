@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training job of GPT-2's shape that runs no model, for measurements of what updates cost beside
-// it: bf16, AdamW, one thread that computes and the one that updates. An operator uses the
-// parameters of one bundle and works on each element for a set time; gradients come from the
-// parameters' bits, so that each bit that was ever wrong spreads.
+// Runs a job of GPT-2's shape without a model, to measure what updates cost beside a training step:
+// bf16, AdamW, one thread that computes and the one that updates. An operator uses the parameters
+// of one bundle and works on each element for a set time; gradients come from the parameters' bits,
+// so that each bit that was ever wrong spreads.
 // Thread: one. Owner: holds its own server.
 #pragma once
 #include <cstdint>

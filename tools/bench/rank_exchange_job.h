@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times what the ranks of a job send each other in a training step alone, with nothing computed
-// between one operation and the next.
+// Times what the ranks of a job send each other in a training step, with nothing computed between
+// one operation and the next.
 // Units: bytes are those that one rank sends in one operation, as Communicator::sent counts them.
 #pragma once
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast products are in a training step, which is slower than alone: a block of a transformer in
-// plain Torch is timed, and what a dry run of it (trainer/forecast/traced_step.h) counts beside
-// products is taken off.
+// Measures how fast products of matrices are in a training step, where they are slower than alone:
+// a block of a transformer in plain Torch is timed, and what a dry run of it
+// (trainer/forecast/traced_step.h) counts beside products is taken off.
 // Thread: any; takes the threads that Torch has.
 #pragma once
 #include "trainer/forecast/named_trace.h"
