@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of a tensor's bytes, for readers that need no more of it.
+// Defines a part of a tensor's bytes, for readers that need no more of the tensor.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chunk of a bundle holds. All chunks of a bundle have one size and belong to the same
-// elements. A state that takes more bytes an element than the parameter, such as an fp32 moment of
-// a bf16 parameter, fills two chunks: the kind of its name for the lower half of the bundle's
-// elements, and an upper one (gemini/state_format.h).
+// Defines what a chunk of a bundle holds. All chunks of a bundle have one size and belong to the
+// same elements. A state that takes more bytes an element than the parameter, such as an fp32
+// moment of a bf16 parameter, fills two chunks: the kind of its name for the lower half of the
+// bundle's elements, and an upper one (gemini/state_format.h).
 #pragma once
 #include <array>
 #include <cstdint>

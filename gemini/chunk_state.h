@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states of a chunk and the changes between them.
+// Defines the states of a chunk and the changes between them.
 // Source: the chunk states of PatrickStar (Fang et al., arXiv:2108.05818), with NVME added.
 #pragma once
 #include <array>

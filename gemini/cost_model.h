@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this machine moves bytes and updates parameters, which turns a plan into a predicted
-// time. The server calibrates the rates at its start, keeps them per machine and refreshes them
-// from what steps measure. The latency of copies is a constant.
+// Holds how fast this machine moves bytes and updates parameters, which turns a plan into a
+// predicted time. The server calibrates the rates at its start, keeps them per machine and
+// refreshes them from what steps measure. The latency of copies is a constant.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC32C, the checksum of the chunks on NVMe. It finds every burst of damage up to 32 bits long,
-// and all but one in 2^32 of other damage.
+// Computes CRC32C, the checksum of the chunks on NVMe. It finds every burst of damage up to 32 bits
+// long, and all but one in 2^32 of other damage.
 // Source: the polynomial of Castagnoli, Braeuer and Herrmann (IEEE Transactions on Communications
 // 41, 1993), with the initial value and the inversions of RFC 3720, 12.1.
 // Thread: any.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people are told when DEVICE is too small: one text and one advice, whoever notices it.
+// Composes what people are told when DEVICE is too small: one text and one advice, whoever notices
+// it.
 // Units:  bytes.
 // Thread: any.
 #pragma once

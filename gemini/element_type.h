@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number formats of parameters and gradients.
+// Defines the number formats of parameters and gradients.
 #pragma once
 #include <array>
 #include <cstdint>

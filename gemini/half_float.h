@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16-bit floating-point formats as bit patterns, and their fp32 values. fp16 is IEEE 754
+// Converts between the 16-bit floating-point formats, as bit patterns, and fp32. fp16 is IEEE 754
 // binary16, with 5 bits of exponent and 10 of fraction. bf16 is the upper half of an fp32 number.
 // For bf16 with its low half, which rounds otherwise, see gemini/split_float.h.
 // Rounding: to nearest, ties to even, as the processors' own instructions do. A NaN stays a NaN,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids as types, so that one kind of number is never passed for another. Ids count from 0 inside
-// their container: bundles in a space, chunks in a space, slots in a tier of a space.
+// Makes each kind of id a type, so that one kind of number is never passed for another. Ids count
+// from 0 inside their container: bundles in a space, chunks in a space, slots in a tier of a space.
 #pragma once
 #include <compare>
 #include <cstdint>

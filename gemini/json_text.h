@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON as Gemini's programs write and read it. Names come from paths and from clients and may hold
-// any bytes, which JSON has not: what is no UTF-8 is written as U+FFFD.
+// Writes and reads JSON for Gemini's programs. Names come from paths and from clients and may hold
+// any bytes, which JSON does not allow: what is no UTF-8 is written as U+FFFD.
 // Thread: any.
 #pragma once
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number formats of an optimizer's moments, and where the codes and scales of 8-bit moments lie
-// in the chunk that holds all moments of a bundle. Their meaning is in
+// Defines the number formats of an optimizer's moments, and where the codes and scales of 8-bit
+// moments lie in the chunk that holds all moments of a bundle. Their meaning is in
 // client/kernels/moment_quantisation.h.
 // Units: bytes from the chunk's first; elements of the bundle.
 #pragma once

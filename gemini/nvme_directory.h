@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory on an NVMe file system, and how much of it may be taken. Users write DIR:SIZE.
+// Describes a directory on an NVMe file system, and how much of it may be taken. Users write
+// DIR:SIZE.
 #pragma once
 #include <cstdint>
 #include <string>

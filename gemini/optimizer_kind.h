@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that updates support. Their formulas are in client/kernels/update_rules.h.
+// Lists the optimizers that updates support. Their formulas are in client/kernels/update_rules.h.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that are computed from a counter, not drawn in order: the same counter and key
+// Computes random numbers from a counter instead of drawing them in order: the same counter and key
 // always give the same four words, regardless of the caller and of earlier calls.
 // Source: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1,
 // 2, 3" (SC 2011), section 4.3.

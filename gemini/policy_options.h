@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which policy places chunks, as a user names it.
+// Defines which policy places chunks, as a user names it.
 #pragma once
 #include <cstdint>
 

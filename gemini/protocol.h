@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of the control protocol that both ends must agree on.
+// Defines the numbers of the control protocol that both ends must agree on.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An fp32 value in two halves: a bf16 number that models compute with, and a signed 16-bit low half
-// that completes it to the fp32 value. A master copy so costs 2 bytes an element instead of 4.
+// Splits an fp32 value in two halves: a bf16 number that models compute with, and a signed 16-bit
+// low half that completes it to the fp32 value. A master copy so costs 2 bytes an element instead
+// of 4.
 //   high = (bits + 0x8000) >> 16: the value rounded to bf16, half away from zero
 //   low  = bits - (high << 16), from -0x8000 to 0x7fff; both modulo their width
 // Exact: every value but NaN is restored with all bits, -0, denormals and infinity too. With ties

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why an operator waited for its chunks, and why a round left its plan.
+// Lists the reasons why an operator waits for its chunks, and why a round leaves its plan.
 #pragma once
 #include <array>
 #include <cstdint>

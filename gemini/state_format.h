@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the state of a space's trainable elements is kept, and in which chunks of their bundle. Each
-// element has an fp32 value in every format: the master of a 16-bit parameter completes it.
+// Describes how the state of a space's trainable elements is kept, and in which chunks of their
+// bundle. Each element has an fp32 value in every format: the master of a 16-bit parameter
+// completes it.
 //   fp32: param (fp32), exp_avg, exp_avg_sq, grad: 4 chunks, 16 bytes an element.
 //   bf16: param (high half of the fp32 value), master (low half: gemini/split_float.h), the fp32
 //         moments in two chunks each, grad (bf16): 7 chunks of 2 bytes an element: 14.

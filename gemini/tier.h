@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three tiers, the places where a chunk's bytes may lie.
+// Lists the three tiers, the places where a chunk's bytes may lie.
 #pragma once
 #include <array>
 #include <cstdint>

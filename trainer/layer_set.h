@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that a model is made of, and the set that makes them: a model asks a LayerSet for
-// each, so that another set can split or adapt them in one place.
+// Defines the layers that a model is made of, and the set that makes them: a model asks a LayerSet
+// for each, so that another set can split or adapt them in one place.
 // Shapes: those below are of the whole model. What a set that splits layers returns from one and
 //         takes in the next is its own: it may have fewer heads, or fewer elements between the
 //         matrices of a feed-forward part; and what is [batch, sequence, width] may be a part of

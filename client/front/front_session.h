@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is behind a gemini::Session: its parsed options, the server that it embeds or connects to,
-// and the training session, which is opened when the first model comes and its needs are known.
+// Implements a gemini::Session: its parsed options, the server that it embeds or connects to, and
+// the training session, which is opened when the first model comes and its needs are known.
 // Thread: one at a time. Owner: shared by the Session and its models.
 // Errors: absl::Status; gemini.cc throws them.
 #pragma once

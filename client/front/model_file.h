@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model with its optimizer in one safetensors file, written and read tensor by tensor.
+// Writes and reads a model with its optimizer as one safetensors file, tensor by tensor.
 // Content: parameters and floating buffers under their names, as fp32; the module's other buffers
 //         as they are; "optimizer.exp_avg.NAME" and "optimizer.exp_avg_sq.NAME" of the states that
 //         there are; "optimizer.steps", of each trained parameter in the order of the file; and

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunk size suits a module of which nothing but its tensors is known: the one that the
+// Chooses a chunk size for a module of which nothing but its tensors is known: the one that the
 // chunk-size search picks for a plain walk over them, forward and back. What operators really do is
 // learned from the first step; a chunk's size cannot change then.
 // Pure:   no clock, no I/O. Takes up to half a second for a large model.

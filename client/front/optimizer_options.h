@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What LibTorch's optimizer options mean for the updates of a managed model, and optimizer states
-// in LibTorch's own archives.
+// Translates LibTorch's optimizer options into the updates of a managed model, and writes and reads
+// optimizer states in LibTorch's own archives.
 // Errors: UNIMPLEMENTED and INVALID_ARGUMENT name the option.
 #pragma once
 #include <memory>

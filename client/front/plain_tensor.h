@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors on the CPU whose memory no session counts, and the values of managed tensors in them: for
-// what has to be in plain memory at one time, beside the budget of DEVICE.
+// Makes tensors on the CPU whose memory no session counts, and copies the values of managed tensors
+// into them: for what has to be in plain memory at one time, beside the budget of DEVICE.
 // Thread: any for MakePlainTensor; others as ManagedModel.
 #pragma once
 #include <string>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kind of work that waits, for the server or for copies under way, and that one thread at a time
-// does without the lock that guards everything else of its owner: other threads go on meanwhile.
+// Guards a kind of work that waits, for the server or for copies under way, and that one thread at
+// a time does without the lock that guards everything else of its owner: other threads go on
+// meanwhile.
 // Thread: any. `mutex` is the owner's lock, which guards this.
 #pragma once
 #include <condition_variable>

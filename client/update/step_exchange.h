@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What processes that train one model together agree on in each optimizer step. Each of them
-// manages a part of the model, in a session of its own; either all take a step, or none does.
+// Declares what processes that train one model together agree on in each optimizer step. Each of
+// them manages a part of the model, in a session of its own; either all take a step, or none does.
 // Order: a step calls AgreeOnNorm once, whatever happens before, as long as it has changed nothing.
 // With LAMB or LARS it calls CompleteTrustSquares behind that. If a step fails behind an agreement
 // to take it, this process is no longer at the step of the others: the error is latched in the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One key of a program's configuration, bound to the variable that has its value. A key reads the
+// Binds one key of a program's configuration to the variable that has its value. A key reads the
 // same as a flag and in a TOML file, whatever its type is.
 // Owner:  the variable outlives the key.
 // Errors: INVALID_ARGUMENT for what a user can write wrongly. The message says what is allowed, and

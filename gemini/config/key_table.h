@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All keys of a program's configuration: what they have in common as flags, in a TOML file, in
-// --help, and between two runs.
+// Handles all keys of a program's configuration together: as flags, in a TOML file, in --help, and
+// between two runs.
 // Order:  a flag wins over the file, and the file over the default.
 // Errors: INVALID_ARGUMENT for everything a user can write wrongly. The message names the key,
 //         where it was written (file and line, or the flag), the value, and what is allowed.

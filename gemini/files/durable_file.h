@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files, read whole and written durably.
+// Reads small files whole, and writes them durably.
 // Errors: as ErrnoStatus, with the path.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON header of a safetensors file: parsed without trust, and written.
+// Parses the JSON header of a safetensors file without trust, and writes one.
 // Memory: parsing keeps no JSON tree: its cost is that of the tensors named.
 // Errors: as safetensors_format.h.
 #pragma once

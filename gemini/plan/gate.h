@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A moment in the order of operators, when one begins or has ended: plans say with it when a move
-// may begin, and a client how far its operators are.
+// Defines a moment in the order of operators, when one begins or has ended. Plans say with it when
+// a move may begin, and a client says with it how far its operators are.
 // Units: operators by number, from 0; of a round (gemini/plan/trace.h) or since the start of time.
 #pragma once
 #include <compare>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan: a trace compiled to what moves when, as fetches into slots and evictions, by position.
-// client/plan/plan_executor.h executes it round after round, and the simulator plays it.
+// Defines a plan: a trace compiled to what moves when, as fetches into slots and evictions, by
+// position. client/plan/plan_executor.h executes it round after round, and the simulator plays it.
 // Position: as in gemini/plan/trace.h, 0 to N - 1. A fetch with needed_at p brings a range that
 // operator p uses; p >= N stands for operator p - N of the next round. The fetch's `after` a is
 // before that, and means:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many HOST slots a space needs beside those of its chunks, so that all that is in flight at
-// one time finds room.
+// Computes how many HOST slots a space needs beside those of its chunks, so that all that is in
+// flight at one time finds room.
 #pragma once
 #include <cstdint>
 

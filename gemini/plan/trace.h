@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace: what one round of a phase does with memory. It says which tensors each operator touches,
-// what else lies on DEVICE meanwhile, and how long each operator computes. It is about tensors, not
-// chunks, so the same trace can be packed into chunks of any size (policies/trace/range_trace.h).
+// Defines a trace: what one round of a phase does with memory. It says which tensors each operator
+// touches, what else lies on DEVICE meanwhile, and how long each operator computes. It is about
+// tensors, not chunks, so the same trace can be packed into chunks of any size
+// (policies/trace/range_trace.h).
 // Round: one pass of a phase, a training step or an evaluation batch. Its operators are numbered
 // from 0: their positions. The round is circular: its end is followed by its beginning.
 // Operator: an operator that touches a managed tensor which is not pinned yet. What it calls

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces as bytes (gemini/trace.fbs), for messages and files.
+// Encodes traces as bytes (gemini/trace.fbs), for messages and files.
 // Thread: any. The bytes must not change while they are read: copy what a peer can still write.
 #pragma once
 #include <cstdint>

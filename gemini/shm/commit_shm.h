@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commit word and record of a bundle, which say which of its versions is valid and where it
-// lies.
+// Defines the commit word and record of a bundle, which say which of its versions is valid and
+// where it lies.
 // Writer: the space's client, in this order: data complete (and its events), record complete, then
 // the word with release order. A record must not be rewritten while any word names it. While the
 // intent names it, it must not be rewritten either if its bundle's word is below the intent's step

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The intent of an optimizer step: all that is needed, beside the chunks, to finish the updates of
-// bundles that are not committed at its step yet.
+// Defines the intent of an optimizer step: all that is needed, beside the chunks, to finish the
+// updates of bundles that are not committed at its step yet.
 // Device: for each bundle that was updated on DEVICE, in place, before the intent, it names a
 // complete record. The intent word makes these versions valid, and at the same moment binds whoever
 // recovers to finish the others (ValidVersion). Until that moment the version before is whole in

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segment of a lease, which says how many bytes of DEVICE the lease may use from now on. The
-// server alone writes it (F_SEAL_FUTURE_WRITE). The client maps it read-only and reads the epoch
-// between operators, so it learns of changes without a request.
+// Defines the segment of a lease, which says how many bytes of DEVICE the lease may use from now
+// on. The server alone writes it (F_SEAL_FUTURE_WRITE). The client maps it read-only and reads the
+// epoch between operators, so it learns of changes without a request.
 // Ordering: an epoch's target is complete before `epoch` is stored with release order. A target is
 // rewritten only two epochs later, so a reader that finds the epoch unchanged after it read the
 // target has read that epoch's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residency word: where one chunk is, for the server's accounting and memstat. Recovery never
-// reads it.
+// Defines the residency word, which says where one chunk is, for the server's accounting and
+// memstat. Recovery never reads it.
 // Writer: the space's client, one relaxed store a change. Readers copy the word once, then
 //         validate.
 #pragma once

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two segments of a space, byte by byte. Both are memfds sealed against shrinking and growing.
-// Client segment: created by the server, zero-filled, written by the space's client alone. The
-// server does not trust it: it copies every 64-bit word once, then validates the copy.
-// Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the
-// client.
+// Defines the two segments of a space, byte by byte. Both are memfds sealed against shrinking and
+// growing. Client segment: created by the server, zero-filled, written by the space's client alone.
+// The server does not trust it: it copies every 64-bit word once, then validates the copy. Server
+// segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client.
 // Ordering: a submission entry, except for a write's contents word, is complete before submit_tail
 // is stored with release order. A completion word is stored with release order after its contents
 // word, and before completion_count is raised and its waiters are woken. One call may wake those of

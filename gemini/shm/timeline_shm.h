@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of a client's latest events, for `memstat trace`: operators with the wait before them,
-// copies, updates, reads and writes of NVME. There is one for each session, in memory that the
-// server makes with its lease.
+// Defines the ring of a client's latest events, for `memstat trace`: operators with the wait before
+// them, copies, updates, reads and writes of NVME. There is one for each session, in memory that
+// the server makes with its lease.
 // Writer: any thread of the client. It claims an entry, clears its `stamp`, writes the other words
 // and then the stamp, all of them with release order. The ring is overwritten forever. A writer
 // that pauses in between while others write a whole lap may spoil one entry of theirs.

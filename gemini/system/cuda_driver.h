@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is part of the
-// program, finds them by name and version, so that one binary runs with a driver and without.
+// Calls the functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is part
+// of the program, finds them by name and version, so that one binary runs with a driver and
+// without.
 // Thread: any.
 #pragma once
 #include <cuda.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mapping of a descriptor's bytes with one owner, unmapped when the owner is destroyed. It may
-// also be a reservation: addresses without memory, to be filled with such mappings.
+// Maps a descriptor's bytes for one owner, and unmaps them when the owner is destroyed. It may also
+// be a reservation: addresses without memory, to be filled with such mappings.
 // Thread: one at a time; the bytes themselves are shared.
 #pragma once
 #include <cstddef>

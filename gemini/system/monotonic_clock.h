@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock for time-outs and durations. It is CLOCK_MONOTONIC, which a changed wall clock does not
-// move. absl::Now is for dates alone (tests/tools/include_rules.py).
+// Reads the clock for time-outs and durations. It is CLOCK_MONOTONIC, which a changed wall clock
+// does not move. absl::Now is for dates alone (tests/tools/include_rules.py).
 // Thread: any.
 #pragma once
 #include <time.h>

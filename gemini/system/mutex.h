@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// std::mutex with the annotations that clang's thread-safety analysis checks. It replaces
+// Wraps std::mutex with the annotations that clang's thread-safety analysis checks. It replaces
 // absl::Mutex because the distribution's Abseil is built without ThreadSanitizer, which then
 // reports races where there are none.
 #pragma once

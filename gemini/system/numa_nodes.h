@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NUMA nodes of this machine, and which of them memory and threads are spread over, so that
-// work on all of the memory has the bandwidth of all nodes
+// Finds the NUMA nodes of this machine, and which of them memory and threads are spread over, so
+// that work on all of the memory has the bandwidth of all nodes
 // (docs/adr/0020-update-threads-and-numa.md). On a machine with one node nothing is spread.
 // Thread: any. Units: numbers of nodes and processors as the kernel counts them.
 #pragma once

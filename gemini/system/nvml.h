@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NVIDIA's management library reports about a GPU, without a context. The library is part of
-// the driver. It is loaded at the first call and never linked.
+// Reads what NVIDIA's management library reports about a GPU, without a context. The library is
+// part of the driver. It is loaded at the first call and never linked.
 // Thread: any.
 // Units: bytes, seconds.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The default paths of the daemon's socket, by which clients find it, and of its state files.
+// Finds the default paths of the daemon's socket, by which clients find it, and of its state files.
 // Thread: any; environment variables are read at each call.
 #pragma once
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages with descriptors over a connected AF_UNIX SOCK_SEQPACKET socket: one call, one message.
+// Sends and receives messages with descriptors over a connected AF_UNIX SOCK_SEQPACKET socket, one
+// message with each call.
 // Thread: one sender and one receiver may use a socket at a time. Both calls retry EINTR.
 #pragma once
 #include <cstdint>

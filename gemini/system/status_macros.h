@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Early return on an absl::Status that is not OK.
+// Returns early from a function on an absl::Status that is not OK.
 #pragma once
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor with one owner, closed when the owner is destroyed.
+// Owns a file descriptor, and closes it when the owner is destroyed.
 #pragma once
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few threads that share one piece of work: the caller and its helpers take parts of it in turn
+// Shares one piece of work among a few threads: the caller and its helpers take parts of it in turn
 // until none is left (fork and join). Helpers sleep between calls, after a short spin.
 // Thread: any. One call at a time has the helpers. A call made meanwhile, from within the work too,
 // does its parts alone. When Run returns the caller sees all that the work wrote.

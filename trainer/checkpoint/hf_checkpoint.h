@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Hugging Face checkpoint directory: config.json and model.safetensors, or its shards with an
-// index.
+// Reads a Hugging Face checkpoint directory, and saves one: config.json and model.safetensors, or
+// its shards with an index.
 // Names:  parameters have the names of the whole model ("transformer.h.0.ln_1.weight",
 //         "model.decoder.layers.0.fc1.weight"), whatever prefix the files use.
 // Tied:   where config.json ties the embeddings, "lm_head.weight" is no parameter. A file that is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial values of a parameter that no file has. Each depends on the seed and its place alone, so
-// that pieces may be made in any order.
+// Computes initial values of a parameter that no file has. Each depends on the seed and its place
+// alone, so that pieces may be made in any order.
 // Source: Steele et al., "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, for the
 //         bits; Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
 #pragma once

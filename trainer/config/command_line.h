@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of gemini-train: flags, the file of --config, and what --resume takes over.
+// Parses the command line of gemini-train: flags, the file of --config, and what --resume takes
+// over.
 // Order:  flags win over the file of --config, which wins over the run.toml of a run that is
 //         resumed, which wins over the defaults.
 // Errors: INVALID_ARGUMENT, as in gemini/config/key_table.h. NOT_FOUND: the file of --config, or

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters that weight decay leaves alone, by patterns of their names: --no-decay.
+// Tells which parameters weight decay leaves alone, by the patterns of their names in --no-decay.
 // Thread: values without one.
 #pragma once
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the keys of a run lay out its ranks.
+// Derives from the keys of a run how its ranks are laid out.
 // Pure: every rank computes the same.
 #pragma once
 #include <cstdint>

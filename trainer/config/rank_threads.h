@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many threads an operator of a rank has where the run does not say it. Runs and forecasts of
-// them ask here, so they have the same.
+// Decides how many threads an operator of a rank has where the run does not say it. Runs and
+// forecasts of them ask here, so they have the same.
 // Thread: any.
 #pragma once
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training run is asked to do: every key of gemini-train, from a TOML file and from flags.
+// Has every key of gemini-train, from a TOML file and from flags: what a training run is asked to
+// do.
 // Keys:   one table (RunKeys) holds each key's name, variable, help, check and what --resume
 //         allows.
 // Paths:  relative to the current directory; made absolute where they are read, so that run.toml

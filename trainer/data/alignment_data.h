@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alignments that a pair trunk learns from. Each row is one, and the first of its sequences is the
-// one that the others are aligned to:
+// Reads alignments that a pair trunk learns from. Each row is one, and the first of its sequences
+// is the one that the others are aligned to:
 //     tokens   I32 [rows, sequences, residues]  the number of each residue
 // With it stands, of the masked task, whose metadata have "mask_token",
 //     answers  U8 [rows, sequences, residues]   1: the residue may be hidden; 0: it may not

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tokens of which some are answers: what tools/prepare_data.py makes of chats, and of text
-// for a masked task. A run learns to predict the answers, and nothing else: from the tokens before
-// them, or, of a masked task, some of them from all others.
+// Reads rows of tokens some of which are answers, as tools/prepare_data.py makes them of chats, and
+// of text for a masked task. A run learns to predict the answers, and nothing else: from the tokens
+// before them, or, of a masked task, some of them from all others.
 //     answers    U8 [rows, S]   1 if the token is an answer, else 0
 // stands beside the tensors of all rows (token_rows.h). The first token of a causal document is no
 // answer. The metadata of a masked task say which token stands for a hidden one ("mask_token").

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images that have labels: what tools/prepare_data.py makes of folders of images.
+// Reads images that have labels, as tools/prepare_data.py makes them of folders of images.
 //     pixels  U8 [rows, channels, height, width]
 // stands beside their labels (row_labels.h). The metadata say what a model takes in place of a
 // channel's byte x: (x * rescale - mean) / std, where "mean" and "std" are JSON lists with a number

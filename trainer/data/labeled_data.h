@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tokens that have labels: what tools/prepare_data.py makes of labeled texts. Each row is
-// one text, or a pair of them, with padding behind it.
+// Reads rows of tokens that have labels, as tools/prepare_data.py makes them of labeled texts. Each
+// row is one text, or a pair of them, with padding behind it.
 //     types  U8 [rows, S]  of each token its type; missing where all are of type 0
 // stands beside the tensors of all rows (token_rows.h), and their labels (row_labels.h).
 // Blocks, Owner, Errors: as of TokenRows.

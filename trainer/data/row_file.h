@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of rows that a run learns from, as tools/prepare_data.py makes it: a safetensors file,
-// whose metadata name the format's version ("gemini.format") and the task, and say what the tensors
-// mean. Each tensor has its rows along the first dimension.
+// Opens a file of rows that a run learns from, as tools/prepare_data.py makes it: a safetensors
+// file, whose metadata name the format's version ("gemini.format") and the task, and say what the
+// tensors mean. Each tensor has its rows along the first dimension.
 // Blocks: on the disk. Only requested rows are read. Nothing is mapped, so that a file truncated
 //         while in use is an error and not a fault.
 // Owner:  any thread; an open file may be shared.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The labels of the rows of a file:
+// Reads the labels of the rows of a file:
 //     labels  I32 [rows]              of a single label: its class
 //             F32 [rows, num_labels]  of several labels 0 or 1, of a regression numbers
 // The metadata say what they are: "problem_type", as transformers names it, "num_labels", and

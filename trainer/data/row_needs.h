@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model can do with rows of data, against which all of them are held before a run begins.
+// Describes which rows of data a model can learn from. All rows are checked against it before a run
+// begins.
 #pragma once
 #include <cstdint>
 #include <optional>

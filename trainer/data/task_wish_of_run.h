@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run asks of its model: the task that --task names, and the labels of its data, which a new
-// head of a classification gets. A forecast asks the same.
+// Finds what a run asks of its model: the task that --task names, and the labels of its data, which
+// a new head of a classification gets. A forecast asks the same.
 #pragma once
 #include <string>
 

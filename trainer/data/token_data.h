@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens on disk: a one-dimensional .npy of uint16 or uint32, cut into sequences of equal length.
-// Sequence n is tokens [n * S, (n + 1) * S); tokens after the last whole sequence are not used.
+// Reads tokens on disk: a one-dimensional .npy of uint16 or uint32, cut into sequences of equal
+// length. Sequence n is tokens [n * S, (n + 1) * S); tokens after the last whole sequence are not
+// used.
 // Blocks: on the disk. Only requested sequences are read. Nothing is mapped, so that a file
 // truncated while in use is an error and not a fault.
 // Owner: any thread; an open file may be shared.

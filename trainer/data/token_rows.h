@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tokens, as all files have them that tools/prepare_data.py makes of examples:
+// Reads the rows of tokens that are in every file that tools/prepare_data.py makes of examples:
 //     tokens     I32 [rows, S]
 //     documents  I32 [rows, S]  the number of the token's document in its row, from 1 on; 0 is
 //                               padding, which there is at a row's end only

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run learns from or evaluates on, whichever kind of file it is in:
+// Reads what a run learns from or evaluates on, whichever kind of file it is in:
 //     FILE.safetensors  rows of tokens of which the answers are learned (example_data.h), or whose
 //                       labels are (labeled_data.h), or images with labels (image_data.h), or
 //                       alignments (alignment_data.h)

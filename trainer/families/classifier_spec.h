@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What classifies a sequence or an image. No Torch.
+// Describes the head that classifies a sequence or an image. No Torch.
 #pragma once
 #include <cstdint>
 

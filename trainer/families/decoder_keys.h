@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Llama and the decoders after it share: the names of their layers, and most keys.
+// Reads what Llama and the decoders after it share: the names of their layers, and most keys of
+// config.json.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What families with experts share.
+// Reads the keys of config.json that families with experts share.
 #pragma once
 #include <initializer_list>
 

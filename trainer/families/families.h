@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model families that there are. A family is a function from the keys of a config.json to a
-// ModelSpec; docs/models.md says how one is added.
+// Lists the model families. A family is a function from the keys of a config.json to a ModelSpec;
+// docs/models.md says how one is added.
 #pragma once
 #include <array>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The config.json of a Hugging Face model, checked: a key that is known to change the arithmetic is
-// either honoured or refused by name, and those that are not known are listed.
+// Reads and checks the config.json of a Hugging Face model: a key that is known to change the
+// arithmetic is either honoured or refused by name, and those that are not known are listed.
 // Errors: INVALID_ARGUMENT: not JSON, a value of the wrong type or out of its range. UNIMPLEMENTED:
 // a model type, activation or option that we do not have; the message lists what we have.
 #pragma once

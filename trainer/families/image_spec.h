@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images that a model reads in place of tokens. Each is cut into patches, from left to right and
-// from the top down; a linear layer makes a token of each, before which stands a learned one, the
-// class token; and a table with a row for each of them is added. No Torch.
+// Describes the images that a model reads in place of tokens. Each is cut into patches, from left
+// to right and from the top down; a linear layer makes a token of each, before which stands a
+// learned one, the class token; and a table with a row for each of them is added. No Torch.
 // Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", arXiv:2010.11929, section 3.1.
 #pragma once
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model computes and what its tensors are called: all that the model, its checkpoint and its
-// forecast have to know of a family. A family makes one from config.json (hf_config.h). One module
-// runs all that are transformers (trainer/models/transformer.h), and one those that have a pair
-// trunk (trainer/models/pair_trunk_model.h). No Torch.
+// Describes what a model computes and what its tensors are called: all that the model, its
+// checkpoint and its forecast have to know about a family. A family makes one from config.json
+// (hf_config.h). One module runs all that are transformers (trainer/models/transformer.h), and one
+// those that have a pair trunk (trainer/models/pair_trunk_model.h). No Torch.
 // Names:  of layers, from the model's root: a layer "transformer.ln_f" has the tensors
 //         "transformer.ln_f.weight" and "transformer.ln_f.bias".
 #pragma once

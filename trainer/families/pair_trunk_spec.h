@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of a trunk that refines two things at once, a multiple-sequence alignment and what is
-// known of each pair of residues, and what its tensors are called. PairTrunk is a model of it, and
-// PairBlock one of its blocks (trainer/models/pair_trunk_model.h, pair_trunk.h). No Torch.
+// Describes a trunk that refines two things at once, a multiple-sequence alignment and what is
+// known about each pair of residues: its sizes, and what its tensors are called. PairTrunk is a
+// model of it, and PairBlock one of its blocks (trainer/models/pair_trunk_model.h, pair_trunk.h).
+// No Torch.
 // Names:  of layers, from the block on: a layer "mlp_pair.mlp.1" of block 3 has the tensors
 //         "<blocks>.3.mlp_pair.mlp.1.weight" and "<blocks>.3.mlp_pair.mlp.1.bias". Those that stand
 //         here are EsmFold's for all that EsmFold has, and OpenFold's for the alignment (Lin et

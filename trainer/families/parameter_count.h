@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many parameters a model has, by its spec alone.
+// Counts the parameters of a model by its spec alone.
 // Pure: no I/O, no clock.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of a model's matrices by its spec, for what follows from them alone: how long parts of
-// it take beside each other, and forecasts for many ranks.
+// Derives the sizes of a model's matrices from its spec, for what follows from them alone: how long
+// parts of it take beside each other, and forecasts for many ranks.
 // Pure: no I/O, no clock.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which task a model is to learn: the one that was asked for, or the one that its config.json says.
+// Chooses the task that a model is to learn: the one that was asked for, or the one that its
+// config.json says.
 // Errors: INVALID_ARGUMENT: a key of the wrong type. UNIMPLEMENTED: the family has no such task;
 //         the message lists those that it has.
 #pragma once

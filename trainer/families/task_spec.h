@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run learns: its task, by which the model's head, its loss and its data are chosen. No
-// Torch.
+// Describes what a run learns: its task, by which the model's head, its loss and its data are
+// chosen. No Torch.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the head's arithmetic goes through the vocabulary, and how a table of the vocabulary is cut
-// into parameters. The head is computed by pieces of the vocabulary, whose size follows from the
-// table's shape and the kind of processor alone. A block is a parameter that holds one or more
+// Decides how the head's arithmetic goes through the vocabulary, and how a table of the vocabulary
+// is cut into parameters. The head is computed by pieces of the vocabulary, whose size follows from
+// the table's shape and the kind of processor alone. A block is a parameter that holds one or more
 // pieces, so that DEVICE need not hold the whole table and its gradient at once. How many blocks
 // there are changes no bit: each but the last is a multiple of 2,048 elements, by which gradient
 // norms (1,024) and moments of 8 bits (2,048) are computed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tensors of a model's files lead to its parameters: files of different years and model
-// classes name the same parameter differently.
+// Maps the tensors of a model's files to its parameters: files of different years and model classes
+// name the same parameter differently.
 #pragma once
 #include <string>
 #include <utility>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunk size a run gets: the one asked for, else one with which the planner predicts a fast
-// step and the model needs little HOST (policies/planner/chunk_size_search.h), from its config.json
-// and the run's settings alone.
+// Chooses the chunk size of a run: the one asked for, else one with which the planner predicts a
+// fast step and the model needs little HOST (policies/planner/chunk_size_search.h), from its
+// config.json and the run's settings alone.
 // Model:  the trace of trainer/forecast/traced_step.h, of kMostMicroBatches micro-batches at most,
 //         because the others would repeat the last one; so are the times in `reason`. A kept trace
 //         asks for no size: traces are of tensors, and spaces end with their sessions.

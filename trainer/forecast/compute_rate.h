@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine computes and copies a second, measured: what turns a foretold trace into times
-// before the first step was taken.
+// Measures how much this machine computes and copies in a second. That turns a predicted trace into
+// times before the first step is taken.
 // Thread: any; takes the threads that Torch has.
 #pragma once
 #include "absl/status/statusor.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The DEVICE floor of a round: the budget below which one of its operators cannot run, however
-// chunks are placed, for it pins all its chunks at one time beside the data that is no chunk's.
+// Finds the DEVICE floor of a round: the budget below which one of its operators cannot run,
+// however chunks are placed, for it pins all its chunks at one time beside the data that is no
+// chunk's.
 // Units: bytes.
 // Pure:  no I/O, no clock.
 #pragma once

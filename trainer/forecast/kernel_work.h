@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much arithmetic an operator of Torch does and how many bytes it moves, by its name and the
-// sizes of its tensors, which may be on the meta device.
+// Computes how much arithmetic an operator of Torch does and how many bytes it moves, by its name
+// and the sizes of its tensors, which may be on the meta device.
 #pragma once
 #include <cstdint>
 

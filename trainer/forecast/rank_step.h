@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Foretells one rank's part of a training step by a dry run: its part of the run is made as the run
+// Predicts one rank's part of a training step by a dry run: its part of the run is made as the run
 // makes it (part_of_run.h), its micro-batches run on the meta device, and what it would exchange
 // with others is noted beside the time that its kernels take until then.
 // Bytes:  sent as the Communicator counts them, HOST as the run asks for it (shard_plan.h), DEVICE

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gemini-trace reads and writes of the steps of several ranks (ranks_forecast.h): a line of
-// JSON for a request, and one for its reply. They stand beside those of trace_exchange.h, whose
-// requests have no key "ranks".
+// Encodes what gemini-trace reads and writes about the steps of several ranks (ranks_forecast.h): a
+// line of JSON for a request, and one for its reply. They stand beside those of trace_exchange.h,
+// whose requests have no key "ranks".
 // Errors: INVALID_ARGUMENT for what is no request or no reply; the message says what is wrong.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forecast of ranks by dry runs is asked and what it answers.
+// Defines the question and the answer of a forecast of ranks by dry runs.
 // Units: bytes, seconds.
 #pragma once
 #include <cstdint>

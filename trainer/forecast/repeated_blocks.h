@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's trace by that of a smaller one, with fewer of the blocks that are equal: the middle
-// ones' operators are repeated. A model of 18,432 matrices is traced in a tenth of the time so.
+// Makes a model's trace from that of a smaller one, which has fewer of the blocks that are equal:
+// the operators of the blocks in the middle are repeated. So a model of 18,432 matrices is traced
+// in a tenth of the time.
 // Pure: no I/O, no clock.
 #pragma once
 #include <cstdint>

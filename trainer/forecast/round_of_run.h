@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The round that a training step of a run is, for a forecast.
+// Describes a training step of a run as a round, for a forecast.
 // Pure: no I/O, no clock.
 #pragma once
 #include <cstdint>

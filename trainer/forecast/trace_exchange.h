@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gemini-trace reads and writes. A request is a line of JSON. A reply is a line of JSON, then
-// the bytes of the trace (gemini/plan/trace_wire.h), then names: a line for each tensor, and one
-// for each operator behind the two numbers of its need. A file of one reply is a trace that
+// Encodes what gemini-trace reads and writes. A request is a line of JSON. A reply is a line of
+// JSON, then the bytes of the trace (gemini/plan/trace_wire.h), then names: a line for each tensor,
+// and one for each operator behind the two numbers of its need. A file of one reply is a trace that
 // somebody kept.
 // Errors: INVALID_ARGUMENT for what is no request or no reply; the message says what is wrong.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Foretells the trace that a training step or an evaluation batch of a model will leave, by a dry
-// run: the model's own code runs on the meta device, where tensors have sizes but no bytes, and
-// its operators are watched by the rules of the hook (client/torch/hook/operator_inputs.h,
+// Predicts the trace that a training step or an evaluation batch of a model will leave, by a dry
+// run: the model's own code runs on the meta device, where tensors have sizes but no bytes, and its
+// operators are watched by the rules of the hook (client/torch/hook/operator_inputs.h,
 // operator_traits.h). So the trace has the operators, the tensors and the lifetimes of the step
 // itself.
 // Memory: that of each tensor, as the allocator would charge it. Of what kernels allocate inside on

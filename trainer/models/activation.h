@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activations between a model's linear layers.
+// Computes the activations between a model's linear layers.
 #pragma once
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/relu.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between a schedule and the place where the activations between its blocks wait. It is
-// used as a stack: what was put last is taken first.
+// Declares the interface of the place where the activations between the blocks of a schedule wait.
+// It is used as a stack: what was put last is taken first.
 // Thread: one at a time.
 // Errors: those of the place.
 #pragma once

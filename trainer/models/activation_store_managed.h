@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An activation store in which a session moves the older activations to HOST.
+// Implements an activation store whose older activations a session moves to HOST.
 #pragma once
 #include <cstdint>
 #include <memory>

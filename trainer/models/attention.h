@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Self-attention within documents, causal or to all of a document's tokens: by Torch's
+// Computes self-attention within documents, causal or to all of a document's tokens: by Torch's
 // scaled_dot_product_attention, or by RowAttention where scores are capped, a window is shorter
 // than the sequence, or weights are dropped on a CPU or in rows of several documents. The former
 // stores no scores, except on a GPU in fp32 where heads are shared: no fused kernel there takes

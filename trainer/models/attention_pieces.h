@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores and weights of self-attention, and their gradients, by pieces: rows of one sequence, and
-// keys that some of them see. Scores and sums are fp32, or fp64 of such tensors. Weights are not
-// kept: backward computes them again from the logarithms of the rows' sums.
+// Computes scores and weights of self-attention, and their gradients, by pieces: rows of one
+// sequence, and keys that some of them see. Scores and sums are fp32, or fp64 of such tensors.
+// Weights are not kept: backward computes them again from the logarithms of the rows' sums.
 // Shapes: query, out and their gradients [batch, heads, tokens, head size]; key, value and theirs
 //         [batch, KV heads, tokens, head size]; each KV head serves heads / KV heads of the
 //         query's, in order. The tokens of query and key may be different ones of the sequence.

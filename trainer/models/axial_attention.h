@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gated attention along one axis of a matrix of vectors: in the rows or in the columns of an
-// alignment, or of the pairs of residues. A bias that is made of pairs may be added to its scores.
+// Computes gated attention along one axis of a matrix of vectors: in the rows or in the columns of
+// an alignment, or of the pairs of residues. A bias that is made of pairs may be added to its
+// scores.
 // Memory: scores and weights of [batch, rows, heads, columns, columns] elements, or with rows and
 //         columns exchanged. Backward needs the weights.
 // Bits:   the same for the same input and parameters.

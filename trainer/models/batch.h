@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of rows, of images or of alignments, as a model takes it: what it reads, and what it is
-// to predict.
+// Holds a batch of rows, of images or of alignments: what a model reads, and what it is to predict.
 #pragma once
 #include <cstdint>
 

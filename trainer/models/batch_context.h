@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all blocks read of a batch. It is made once for the batch, and is no buffer of the model:
-// buffers would be moved and saved with it.
+// Holds what all blocks read of a batch, such as positions and masks. It is made once for the
+// batch, and is no buffer of the model: buffers would be moved and saved with it.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a batch in the graph, and what backward multiplies it by. All that a batch has labels
-// for weighs alike, whichever batch it is in.
+// Holds the loss of a batch in the graph, and what backward multiplies it by. All that a batch has
+// labels for weighs alike, whichever batch it is in.
 // Thread: one at a time.
 // Errors: Torch's own exceptions pass through.
 #pragma once

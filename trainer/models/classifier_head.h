@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a classification: a linear layer that reads one token of each sequence, the last one
-// that is no padding, or the first one through a pooler. Its losses are those of transformers:
+// Computes the head of a classification: a linear layer that reads one token of each sequence, the
+// last one that is no padding, or the first one through a pooler. Its losses are those of
+// transformers:
 //     single label    the cross entropy of the class
 //     several labels  the binary cross entropy of each label
 //     regression      the squared error of each number

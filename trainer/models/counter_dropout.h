@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout by the masks of trainer/models/dropout_mask.h.
+// Applies dropout by the masks of trainer/models/dropout_mask.h.
 // Bits: the same on CPUs and GPUs. fp64 is for tests, on CPUs alone.
 // Memory: no mask is kept. Backward computes it again.
 // Errors: c10::Error: a type that is not floating, or fp64 on a GPU; a device other than a CPU, a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a distogram: a linear layer that reads what a pair trunk knows of each pair of
-// residues, in both orders, and says in which bin of distances the pair is.
+// Computes the head of a distogram: a linear layer that reads what a pair trunk knows about each
+// pair of residues, in both orders, and says in which bin of distances the pair is.
 // Source: Jumper et al., Nature 596, 2021, supplementary methods 1.9.8.
 #pragma once
 #include <memory>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout's kernels on a GPU, on Torch's current stream there. In a build without CUDA each throws.
+// Launches dropout's kernels on a GPU, on Torch's current stream there. In a build without CUDA
+// each throws.
 // Errors: c10::Error of the launch. Later ones are reported by whoever waits for the stream.
 #pragma once
 #include "torch/types.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of dropout, without Torch.
+// Launches the kernels of dropout, without Torch.
 // Stream: work is enqueued on it, after its earlier work; nothing waits on the host. Its GPU is the
 // calling thread's current one.
 // Errors: of the launch.

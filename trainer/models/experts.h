@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of a block, and the router that chooses among them. Planned, all experts run in each
-// forward, in their order. One that has no tokens runs on no rows, and its gradient is then zero.
-// So the order of operators does not depend on what the router chose, and a plan holds for every
-// step. Routed, which is for evaluations, only those run that have tokens.
+// Computes the experts of a block, and the router that chooses among them. Planned, all experts run
+// in each forward, in their order. One that has no tokens runs on no rows, and its gradient is then
+// zero. So the order of operators does not depend on what the router chose, and a plan holds for
+// every step. Routed, which is for evaluations, only those run that have tokens.
 // Bits:   a token's results are weighed and summed in the order of their weights, and rounded once.
 // Thread: one at a time.
 #pragma once

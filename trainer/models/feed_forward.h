@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed-forward part: two matrices with an activation between them, and a gate in some, which may
-// be part of the first matrix.
+// Computes a feed-forward part: two matrices with an activation between them, and a gate in some,
+// which may be part of the first matrix.
 // Thread: one at a time.
 #pragma once
 #include <cstdint>

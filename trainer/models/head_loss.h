@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a language model and its cross entropy in one, by pieces of tokens and of the
-// vocabulary, so that the logits of all tokens never exist (trainer/families/vocabulary_cut.h).
+// Computes the head of a language model and its cross entropy in one, by pieces of tokens and of
+// the vocabulary, so that the logits of all tokens never exist (trainer/families/vocabulary_cut.h).
 // Memory: where the table is one block, the logits of one piece of tokens, and the table's
 //         gradient, which forward computes; in 16 bits it is summed in fp32 first. Where it is
 //         several, the logits of one piece of both, and the gradient of one block: forward goes

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes tokens of images (LayerSet says what the two layers take and return).
+// Makes tokens of images (LayerSet says what the two layers take and return).
 // Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", arXiv:2010.11929, section 3.1.
 // Names, Memory, Thread, Errors: as of LayerSet.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way from an alignment to the pairs of residues: for each pair the outer product of two
-// vectors, one of each residue, as the mean over the sequences.
+// Computes the way from an alignment to the pairs of residues: for each pair the outer product of
+// two vectors, one of each residue, as the mean over the sequences.
 // Memory: two tensors of [batch, residues, residues, outer width^2] at a time, of which backward
 //         needs one.
 // Bits:   the same for the same input and parameters.

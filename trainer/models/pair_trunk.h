@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of a trunk that refines an alignment and what is known of each pair of its residues, each
-// by the other.
+// Computes a block of a trunk that refines an alignment and what is known about each pair of its
+// residues, each by the other.
 // Order:  as in Algorithm 6: attention in rows, in columns and a transition of the alignment; the
 //         outer product mean; and of the pairs both triangle multiplications, both triangle
 //         attentions and a transition. Each part is added to what it reads.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of a ModelSpec with a pair trunk: it embeds the residues of an alignment and the pairs
-// of its first sequence's, refines both by equal blocks, and has the head of a task. The masked
-// task reads the alignment, and a distogram the pairs.
+// Implements the model of a ModelSpec with a pair trunk: it embeds the residues of an alignment and
+// the pairs of its first sequence's, refines both by equal blocks, and has the head of a task. The
+// masked task reads the alignment, and a distogram the pairs.
 // Order:  the alignment is the sum of a table of residues and, for all sequences, one of the first
 //         sequence's; pair (i, j) is the sum of two tables of the first sequence's residues, one of
 //         residue i and one of residue j, and one of i - j.

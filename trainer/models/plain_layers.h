@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole layers on one rank, with the operators of transformers, so that bits agree.
+// Makes whole layers on one rank, with the operators of transformers, so that bits agree.
 #pragma once
 #include <cstdint>
 #include <memory>

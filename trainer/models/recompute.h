@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recomputation of a block in backward: its activations are not kept, only its input.
+// Recomputes a block in backward, so that only its input is kept and not its activations.
 // Bits: gradients are equal to those without recomputation. Of what a block computes, all that may
 // change between forward and backward is in the context, dropout's masks too.
 // Errors: an exception of the block passes through, in forward and in backward.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention that no fused kernel of Torch computes: with capped scores, in a window, or on a CPU
-// with dropout. It goes by pieces of 128 rows of one document, of which each has only keys that its
-// rows see, and keeps the logarithm of each row's sum of exponentials in place of scores: backward
-// computes those again.
+// Computes attention for which Torch has no fused kernel: with capped scores, in a window, or on a
+// CPU with dropout. It goes by pieces of 128 rows of one document, of which each has only keys that
+// its rows see, and keeps the logarithm of each row's sum of exponentials in place of scores:
+// backward computes those again.
 // Bits: pieces do not depend on the batch or on what memory there is.
 // Limits: a second derivative is refused.
 // Thread: any.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which documents the rows of a batch hold. A token attends to those of its own document, where
-// positions count from 0, so that a row computes what its documents alone would. But frequencies of
-// LongRope, which depend on the length, are those of the longest document of a batch, as in
-// transformers.
+// Describes which documents the rows of a batch hold. A token attends to those of its own document,
+// where positions count from 0, so that a row computes what its documents alone would. But
+// frequencies of LongRope, which depend on the length, are those of the longest document of a
+// batch, as in transformers.
 // Padding: a row's tokens behind its documents. They attend to nothing, and nothing attends to
 //          them.
 // Owner:  one thread; a batch's is not changed any more.

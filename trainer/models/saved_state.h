@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an autograd function of ours keeps from forward to backward beside tensors: an object of
+// Lets an autograd function keep something beside tensors from forward to backward: an object of
 // its own type, which its graph node owns.
 #pragma once
 #include <utility>

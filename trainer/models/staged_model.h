@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that runs by stages: what embeds a batch, blocks, and what a task has behind them.
+// Declares the interface of a model that runs by stages: what embeds a batch, blocks, and what a
+// task has behind them.
 // Names:  named_parameters() has the names of transformers, in the order of first use in Forward,
 //         but that the bias of a head stands before its transform. A tied head is no parameter of
 //         its own. There are no buffers.

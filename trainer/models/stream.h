@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What flows through the blocks of a model for one batch: each block takes a stream and returns the
-// next one.
+// Holds what flows through the blocks of a model for one batch: each block takes a stream and
+// returns the next one.
 // Thread: any.
 #pragma once
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind a model's blocks: the layers that a task needs, and its loss. Each task has
-// one of its own (token_head.h, classifier_head.h, distogram_head.h).
+// Declares the interface of what follows a model's blocks: the layers that a task needs, and its
+// loss. Each task has one of its own (token_head.h, classifier_head.h, distogram_head.h).
 // Owner:  one thread at a time.
 // Errors: Torch's own exceptions pass through.
 #pragma once

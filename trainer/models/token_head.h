@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a language model, which predicts tokens: each from those before it, or, of a masked
-// task, those that were hidden.
+// Computes the head of a language model, which predicts each token from those before it or, in a
+// masked task, the tokens that were hidden.
 // Source: the transform in front of the vocabulary is that of Devlin et al., "BERT",
 //         arXiv:1810.04805, as transformers has it.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of any ModelSpec: embeddings, equal blocks of attention and a feed-forward part, and
-// the head of a task.
+// Implements the model of any ModelSpec: embeddings, equal blocks of attention and a feed-forward
+// part, and the head of a task.
 // Source: Vaswani et al., "Attention Is All You Need", arXiv:1706.03762; what families do otherwise
 //         is in trainer/families/.
 #pragma once

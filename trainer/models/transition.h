@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transition of a trunk: a norm, and two linear layers with a ReLU between them. It computes
-// each vector's result from that vector alone.
+// Computes the transition of a trunk: a norm, and two linear layers with a ReLU between them. It
+// computes each vector's result from that vector alone.
 // Thread: one at a time.
 // Source: Jumper et al., Nature 596, 2021, supplementary methods: Algorithm 9 (of an alignment) and
 //         15 (of pairs).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The triangle multiplication: a pair of residues is updated by the two other edges of each
-// triangle that it is an edge of.
+// Computes the triangle multiplication: a pair of residues is updated by the two other edges of
+// each triangle that it is an edge of.
 // Memory: some tensors of [batch, residues, residues, triangle width].
 // Bits:   the same for the same input and parameters.
 // Thread: one at a time.

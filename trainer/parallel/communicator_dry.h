@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's communicator for dry runs, in which there are no other ranks and tensors have no bytes
+// Implements Communicator for dry runs, in which there are no other ranks and tensors have no bytes
 // (the meta device). Groups, counts and refusals are as usual; each exchange is done at once and
 // touches no memory.
 #pragma once

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of what several ranks have, as a left fold: the same bits each time, whoever adds.
+// Adds up what several ranks have as a left fold, so that the bits are the same each time, whoever
+// adds.
 // Thread: any.
 #pragma once
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FoldSum (exact_sum.h) on a GPU, with the same bits.
+// Computes FoldSum (exact_sum.h) on a GPU, with the same bits.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between CommunicatorNccl and the GPU: streams, events between them and the stream on
-// which operators run, memory on the GPU for what callers have in host memory, and the sum that
-// is a left fold. The GPU's is exchange_gpu.h; tests have one of host memory and threads
+// Declares the interface between CommunicatorNccl and the GPU: streams, events between them and the
+// stream on which operators run, memory on the GPU for what callers have in host memory, and the
+// sum that is a left fold. The GPU's is exchange_gpu.h; tests have one of host memory and threads
 // (tests/trainer/parallel/exchange_device_host.h).
 // Operators: those of the calling thread, on its current stream. They never wait on the host.
 // Thread: any may call each.

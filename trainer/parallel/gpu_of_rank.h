@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPU a rank computes on, and whether another rank has the same one.
+// Decides which GPU a rank computes on, and tells whether another rank has the same one.
 // Pure: what the machine has is an argument (visible_gpus.h).
 #pragma once
 #include <cstdint>

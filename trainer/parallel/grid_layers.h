@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers for the ranks of a square or a cube: hidden states are divided by sequences and by their
-// width, and matrices by both of their dimensions. A GridPlan says along which axes, and what is
-// exchanged (tensor_layers_2d.h, tensor_layers_3d.h).
+// Makes layers for the ranks of a square or a cube: hidden states are divided by sequences and by
+// their width, and matrices by both of their dimensions. A GridPlan says along which axes, and what
+// is exchanged (tensor_layers_2d.h, tensor_layers_3d.h).
 // Keeps:  for backward a rank's parts alone. What was put together of them is put together again
 //         there: once for query, key and value, and once for the gate and what it multiplies.
 // Vectors: biases, norms and positions are those of a rank's part of the width. Ranks that have the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks of a model each rank of a pipeline has. A pipeline cuts the blocks into stages, one
-// behind the other; stage g is chunk g / p of rank g % p, of p ranks. The embeddings are with the
-// first stage, and the head with the last one.
+// Says which blocks of a model each rank of a pipeline has. A pipeline cuts the blocks into stages,
+// one after the other; stage g is chunk g / p of rank g % p, of p ranks. The embeddings are with
+// the first stage, and the head with the last one.
 // Pure: every rank computes the same and asks nobody.
 #pragma once
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the module with MPI in it offers (rank_transport_mpi.h): one function, found by its name.
+// Declares the one function of the module that contains MPI (rank_transport_mpi.h). It is found by
+// its name.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicators that this rank has with NCCL: how they are made, called, watched and ended.
+// Makes, calls, watches and ends the communicators that this rank has with NCCL.
 // Calls:  NCCL does not block. Where a call returns before NCCL has finished it, this polls its
 //         state until it is finished or anything fails.
 // Errors: the first one is everybody's. Then every communicator is aborted, each by a thread of its

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of NCCL that this project calls. NCCL is never linked: it is loaded when ranks
-// exchange by it, so that one binary runs with it and without.
+// Loads the functions of NCCL that this project calls. NCCL is never linked: it is loaded when
+// ranks exchange by it, so that one binary runs with it and without.
 // Types: nccl.h needs the headers of a CUDA toolkit, and is part of none. What is declared here has
 //        not changed since 2.18, and tests/gpu compares it with nccl.h.
 // Thread: any.

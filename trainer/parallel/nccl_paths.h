@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways on which the messages of a group go by NCCL. NCCL runs what one communicator is told in
-// the order in which it is told, and one stream its exchanges likewise. A message that waits for
-// its receiver would hold up what comes behind it, which that receiver may wait for. So each way
-// has a communicator and a stream of its own.
+// Chooses the communicators and streams by which the messages of a group go by NCCL. NCCL runs what
+// one communicator is told in the order in which it is told, and one stream its exchanges likewise.
+// A message that waits for its receiver would hold up what comes behind it, which that receiver may
+// wait for. So each way has a communicator and a stream of its own.
 // Ways:  with kNeighbours there is one for each direction of each pair of neighbours, by the tag's
 //        parity: what a pipeline sends forward waits for nothing that it sends back, and what a
 //        rank receives for nothing that it sends. With the others there are two in a group: to

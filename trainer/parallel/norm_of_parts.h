@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A norm of tokens whose elements are divided among the ranks of a line: each has equally many of
-// each token, and computes its part of the result.
+// Computes a norm of tokens whose elements are divided among the ranks of a line: each has equally
+// many of each token, and computes its part of the result.
 // Sends:  two numbers a token forward, a mean and a sum of squares about it, and the sum of two
 //         backward; an RMS norm one, and the sum of one. So nothing cancels, as it would in the
 //         mean of squares less the squared mean.

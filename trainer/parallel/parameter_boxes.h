@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parts of a parameter, as the files have it, lie where in each rank's tensor, when the ranks
-// of a tensor grid share it. Shapes, loading, saving, gradient norms and shards follow from it.
+// Says which parts of a parameter, as the files have it, lie where in each rank's tensor, when the
+// ranks of a tensor grid share it. Shapes, loading, saving, gradient norms and shards follow from
+// it.
 // Equal: each rank's tensor has the same sizes. A dimension that is no multiple of its parts is
 //        padded at its end, by elements that no box has.
 // Pure:  every rank computes the boxes of all and asks nobody.

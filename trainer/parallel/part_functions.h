@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks exchange that have parts of a tensor each, side by side in one of its dimensions.
-// Parts are put together before layers that read all of them, and sums are added up in parts behind
-// layers. So each rank keeps its part alone: of hidden states, and of matrices.
+// Exchanges tensors of which each rank has a part, side by side in one of the dimensions. Parts are
+// put together before layers that read all of them, and sums are added up in parts behind layers.
+// So each rank keeps its part alone: of hidden states, and of matrices.
 // Shapes: a dimension counts from the first one, or if it is negative from the last one, as Torch's
 //         do. Parts lie in it in the ranks' order.
 // Graph:  no second derivative. Backward exchanges where it comes to a function, in all ranks

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank has of a run: its part of the model, as the keys of gemini-train say, and what runs
-// that where there are pipelines. Runs and forecasts of them make it here, so they have the same.
+// Makes what one rank has of a run: its part of the model, as the keys of gemini-train say, and
+// what runs that part in a pipeline. Runs and forecasts of them make it here, so they have the
+// same.
 // Thread: the one that issues the rank's collectives.
 #pragma once
 #include <memory>

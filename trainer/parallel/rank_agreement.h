@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a run tell each other beside tensors: how something went, and a few numbers.
+// Lets the ranks of a run tell each other more than tensors: how something went, and a few numbers.
 // One rank that trains alone agrees with itself, so that the same program runs with and without.
 // COLLECTIVE: each call here, but the accessors and Silence. All ranks make the same calls in the
 //         same order.

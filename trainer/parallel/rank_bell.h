@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread sleeps by that waits for its own process and for ranks of other processes: each of
-// them rings it when there may be something to do. It lies in memory that they share.
+// Lets a thread sleep until its own process or the rank of another process rings, because there may
+// be something to do. It lies in memory that they share.
 // Protocol: an event count. The thread reads the count, looks for what there is to do, and sleeps
 //           unless the count has changed since. So no ring between the look and the sleep is lost.
 // Order:    all accesses are sequentially consistent. A ringer raises the count and then reads

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank of which job this process is, as the program that launched it says in environment
-// variables: torchrun, mpirun of Open MPI, or srun of Slurm. Without any of them it is a job of
-// one.
+// Finds which rank of which job this process is, as the program that launched it says in
+// environment variables: torchrun, mpirun of Open MPI, or srun of Slurm. Without any of them it is
+// a job of one.
 // Order: torchrun comes before mpirun, and mpirun before srun: each may have been started by the
 //        next, whose variables its ranks inherit. mpirun inside a Slurm allocation starts its
 //        daemons by srun (docs/adr/0059-the-innermost-launcher.md).

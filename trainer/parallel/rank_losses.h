@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank tells all others of its part of a step, before its update.
+// Exchanges what each rank tells all others about its part of a step, before the update.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells the watchdogs of the others (rank_watchdog.h), as a line of text.
-// Pure.
+// Encodes what a rank tells the watchdogs of the others (rank_watchdog.h), as a line of text. Pure.
 #pragma once
 #include <cstdint>
 #include <string>

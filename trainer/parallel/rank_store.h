@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where ranks tell each other what they need to know before they have a communicator: LibTorch's
-// TCPStore, which the launcher serves, or the first rank.
+// Connects ranks before they have a communicator, by LibTorch's TCPStore, which the launcher or the
+// first rank serves.
 // COLLECTIVE: Gather and SharePlace. All ranks make the same calls, in one order.
 // Errors: what one rank cannot do is told to all, at once: they do not wait for those that have not
 //         come, and all return the same error (IsAgreed). A rank that does not come within the

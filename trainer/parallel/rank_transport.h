@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moves bytes between ranks below CommunicatorHost: one call an exchange, which it begins and
-// does not wait for. Ranks of a group make their collectives in one order, one at a time; messages
-// may be under way meanwhile.
+// Declares the interface by which CommunicatorHost moves bytes between ranks: one call for each
+// exchange, which it begins and does not wait for. Ranks of a group make their collectives in one
+// order, one at a time; messages may be under way meanwhile.
 // Thread: one, which owns the transport.
 // Memory: of a call, untouched until its transfer is done.
 // Errors: what fails once fails the job; nothing is tried again.

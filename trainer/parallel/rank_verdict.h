@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells the others of how something went: bytes of one size, as collectives want them.
+// Encodes how something went on a rank, for the other ranks: bytes of one size, as collectives need
+// them.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention among tokens of which each rank of a line has a part: queries stay, and keys and
-// values go round the ranks, while each computes with those that it has.
+// Computes causal attention among tokens of which each rank of a line has a part: queries stay, and
+// keys and values go round the ranks, while each computes with those that it has.
 // Sends:  in forward keys and values, in each hop but the last; in backward keys and values
 //         likewise, and with them their gradients, which are fp32, or fp64 of such, and go one hop
 //         further, home. With as many heads of keys as of queries that is 6 T h (P - 1) / P + 2 T h

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the ranks that share each sequence can have equal parts of it, and heads to compute.
+// Checks whether the ranks that share each sequence can have equal parts of it, and heads to
+// compute.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers for ranks that share sequences: each computes with a part of every sequence's tokens, and
-// has all parameters that it would have without. Attention alone needs other ranks' tokens.
+// Makes layers for ranks that share sequences: each computes with a part of every sequence's
+// tokens, and has all parameters that it would have without. Attention alone needs other ranks'
+// tokens.
 // Ulysses: it exchanges queries, keys and values, so that each rank has some heads of all tokens,
 //          and back: 4 T h / P (P - 1) / P elements in forward and as many in backward.
 // Ring:    keys and values go from rank to rank (ring_attention.h). In a zigzag each rank has an

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tensors of a unit are cut into shards, one for each rank (ZeRO: Rajbhandari et al.,
-// arXiv:1910.02054). The tensors lie one behind the other in a buffer. Each begins at a multiple of
-// a block's elements, and the buffer is padded until every rank's part is as many whole blocks as
-// any other's. Rank r has the r-th part. So no part cuts a block, and what is computed by blocks,
-// gradient norms and moments of 8 bits, has the same bits as without shards.
+// Computes how the tensors of a unit are cut into shards, one for each rank (ZeRO: Rajbhandari et
+// al., arXiv:1910.02054). The tensors lie one after the other in a buffer. Each begins at a
+// multiple of a block's elements, and the buffer is padded until every rank's part is as many whole
+// blocks as any other's. Rank r has the r-th part. So no part cuts a block, and what is computed by
+// blocks, gradient norms and moments of 8 bits, has the same bits as without shards.
 // Units: elements, whatever their type.
 // Pure: every rank computes the same cut and asks nobody.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Deals the blocks of a model to the stages of a pipeline, so that all stages take about as long,
-// with the head in the last one. How long a part takes is foretold by its multiplications alone.
+// with the head in the last one. How long a part takes is predicted by its multiplications alone.
 // Pure: every rank deals alike and asks nobody.
 #pragma once
 #include <cstdint>

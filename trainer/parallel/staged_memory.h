@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the device for what callers of an exchange have in host memory, and memory of the host
-// between the two, which the device copies while the caller goes on.
+// Provides memory of the device for what callers of an exchange have in host memory, and memory of
+// the host between the two, which the device copies while the caller goes on.
 // Thread: one takes it; any may give it back.
 #pragma once
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a line exchange for tensors that all of them have, or get. In 1d they exchange
+// Exchanges, among the ranks of a line, tensors that all of them have or get. In 1d they exchange
 // between layers: of two linear layers the first one's columns and the second one's rows are
 // divided among them, so that only what goes in and what comes out is whole.
 // Graph:   no second derivative. Backward exchanges where it comes to a function, in all ranks

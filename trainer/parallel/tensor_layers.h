@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of layers that several ranks compute together: each has parts of their parameters, or of
-// the sequences. The model that is made of them returns the same losses and logits in all of these
-// ranks. Its backward gives a rank the gradients of the parameters that it has, of its tokens: only
-// ranks that have the same parameters and other tokens are left to add theirs.
+// Declares a set of layers that several ranks compute together: each has parts of their parameters,
+// or of the sequences. The model that is made of them returns the same losses and logits in all of
+// these ranks. Its backward gives a rank the gradients of the parameters that it has, of its
+// tokens: only ranks that have the same parameters and other tokens are left to add theirs.
 #pragma once
 #include <cstdint>
 #include <map>

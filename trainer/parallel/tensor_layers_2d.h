@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a square share layers, and those of several squares, one behind the other, which
-// is 2.5d. In a square rank (i, j) has block i of the sequences and block j of the width of hidden
-// states, and of a matrix [in, out] the block of rows i and columns j. For a product a rank gets
-// the panels that it lacks: X of its row and W of its column. So only they are ever whole.
+// Plans how the ranks of a square share layers, and those of several squares, one after the other,
+// which is 2.5d. In a square rank (i, j) has block i of the sequences and block j of the width of
+// hidden states, and of a matrix [in, out] the block of rows i and columns j. For a product a rank
+// gets the panels that it lacks: X of its row and W of its column. So only they are ever whole.
 // Depth:  square k of d has the k-th part of the sequences, and the same blocks of parameters as
 //         the others. Backward gives gradients of its own sequences, which the caller adds over k,
 //         as over ranks that learn from other rows. One square is 2d.

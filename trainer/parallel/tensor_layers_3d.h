@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a cube share layers. Rank (k, j, i) has one of q x q parts of the sequences, and
-// one of q of the width. Tensors lie in one of two orientations, and a linear layer leads from one
-// to the other: it gathers parts of its input along one axis and of its matrix along another, and
-// adds up parts of its output along the third. Blocks begin and end in orientation X.
+// Plans how the ranks of a cube share layers. Rank (k, j, i) has one of q x q parts of the
+// sequences, and one of q of the width. Tensors lie in one of two orientations, and a linear layer
+// leads from one to the other: it gathers parts of its input along one axis and of its matrix along
+// another, and adds up parts of its output along the third. Blocks begin and end in orientation X.
 // X:      sequences block i coarse, j fine; width block k.
 // Y:      the same with j and k exchanged.
 // Shapes: X [T/q^2, in/q], W [in/q^2, out/q] and Y [T/q^2, out/q] of q x q x q ranks. From X to Y

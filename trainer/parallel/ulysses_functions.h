@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks that have parts of each sequence give each other all tokens of a part of the width, and
-// back. Each is the other's backward.
+// Exchanges tensors among ranks that have parts of each sequence, so that each gets all tokens of a
+// part of the width, and back. Each is the other's backward.
 // Graph:  no second derivative. Backward exchanges where it comes to a function, in all ranks
 //         alike.
 // Errors: as tensor_exchange.h.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs that this process sees. In a build without CUDA it sees none.
+// Lists the GPUs that this process sees. In a build without CUDA it sees none.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a vocabulary's table that a rank has, and how the ranks of a line that have all of
-// them between themselves bring the head's sums together.
+// Says which rows of a vocabulary's table a rank of a line has, and brings the head's sums of all
+// its ranks together.
 // Sizes:  each rank has equally many rows. The last ones may be behind the vocabulary's end: they
 //         are zero, belong to no token and have no logits.
 // Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.

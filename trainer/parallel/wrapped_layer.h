@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer that computes with another one, whose parameters it has, under the same names.
+// Wraps a layer in another one, which has the same parameters under the same names and computes
+// with it.
 #pragma once
 #include <memory>
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C (SIGINT), SIGTERM, SIGUSR1, which mpirun and srun pass on to ranks, and a closed terminal
-// (SIGHUP): the first asks the run to finish its
-// step, save and end; a second one ends the process at once, unless it is a SIGHUP: a terminal that
-// is closed may send two. A SIGHUP that was ignored when the program began, as by nohup, stays so.
-// While this lives SIGPIPE is ignored: a reader of the log or
-// of the metrics that goes away is an error of that write, and not the run's end.
+// Handles Ctrl-C (SIGINT), SIGTERM, SIGUSR1, which mpirun and srun pass on to ranks, and a closed
+// terminal (SIGHUP): the first asks the run to finish its step, save and end; a second one ends the
+// process at once, unless it is a SIGHUP: a terminal that is closed may send two. A SIGHUP that was
+// ignored when the program began, as by nohup, stays so. While this lives SIGPIPE is ignored: a
+// reader of the log or of the metrics that goes away is an error of that write, and not the run's
+// end.
 // Owner:  one object a process; the handler touches one lock-free atomic.
 #pragma once
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learning rate of each step, as the schedules of transformers give it: with warm-up over W
+// Computes the learning rate of each step, as the schedules of transformers do: with warm-up over W
 // steps, step s (from 0) has peak * s / W; so the first step of a warm-up has 0. Source:
 // transformers.optimization, get_{constant,linear,cosine}_schedule_with_warmup.
 #pragma once

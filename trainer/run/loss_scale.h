@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factor of the loss that keeps gradients of fp16 from vanishing: doubled after so many steps
-// in a row without an overflow, halved at each overflow, whose step is not taken.
+// Maintains the factor of the loss that keeps gradients of fp16 from vanishing: it is doubled after
+// so many steps in a row without an overflow, halved at each overflow, whose step is not taken.
 // Source: Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2, with the
 //         constants of torch.amp.GradScaler.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metrics of a run: JSON lines, one object a step and one an evaluation. Each line is one
-// write, so that a killed run leaves whole lines.
+// Writes the metrics of a run as lines of JSON, an object for each step and one for each
+// evaluation. Each line is one write, so that a killed run leaves whole lines.
 // Units:  bytes, seconds and counts are of the step itself, peaks too; budgets are as they stand.
 // NaN:    JSON has no NaN and no infinity: such a number is null.
 // Owner:  one thread.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for operators. On a GPU what finds none is begun again with more of it, taken from
-// parameters, and the same numbers come out: gradients are dropped first, and what is random is
-// counted and not drawn.
+// Finds memory for operators. On a GPU, work for which there is too little is begun again with more
+// of it, taken from parameters, and the same numbers come out: gradients are dropped first, and
+// what is random is counted and not drawn.
 // Ranks:  a step that other ranks take part in cannot be begun again. So each rank rehearses a step
 //         alone before the first one, while its communicator is silent (Communicator::set_silent).
 //         Memory that others would have sent to holds whatever it held before.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person sees while a run goes on: on a terminal one line that is drawn over, elsewhere
-// plain lines, at most one a few seconds.
+// Shows a person how a run goes on: on a terminal by one line that is drawn over, elsewhere by
+// plain lines, at most one in a few seconds.
 // Owner: one thread.
 // Times: of gemini/system/monotonic_clock.h, or of any other that does not go back.
 #pragma once

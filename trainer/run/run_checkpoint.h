@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One checkpoint of a run: the Hugging Face directory, the moments, the trainer's state.
+// Writes and reads one checkpoint of a run: the Hugging Face directory, the moments, and the
+// trainer's state.
 // Memory: streams from and into the store's memory; one window of a tensor is held at a time.
 // Blocks: on the disk. All files are synced when WriteRunCheckpoint returns.
 // Errors: as hf_checkpoint.h, safetensors_format.h and trainer_state.h.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output directory of a run:
+// Manages the output directory of a run:
 //     run.toml            the resolved configuration
 //     metrics.jsonl       unless --metrics says otherwise
 //     checkpoint-<step>/  a Hugging Face checkpoint with the state to resume; complete or not there

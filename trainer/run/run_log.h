@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gemini-train tells on standard error: one line a call, with its time. Apart from Torch's
-// sources: Torch ships an {fmt} of another version than spdlog's.
+// Writes what gemini-train tells on standard error: one line for each call, with its time. Apart
+// from Torch's sources: Torch ships an {fmt} of another version than spdlog's.
 // Thread: any.
 #pragma once
 #include <cstdint>

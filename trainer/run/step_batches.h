@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows of the data each micro-batch of a step has, and what is drawn at random for it. Both
-// follow from the numbers of the step alone, so a step that is begun again, or run by other ranks,
-// has the same.
+// Determines which rows of the data each micro-batch of a step has, and what is drawn at random for
+// it. Both follow from the numbers of the step alone, so a step that is begun again, or run by
+// other ranks, has the same.
 // Thread: any.
 // Errors: those of the data; Torch's own exceptions pass through.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gemini-train prints when a run has ended: how far it came, its losses, the memory that it
-// took and moved, and how often it followed a plan.
+// Composes what gemini-train prints when a run has ended: how far it came, its losses, the memory
+// that it took and moved, and how often it followed a plan.
 // Pure: no I/O, no clock.
 #pragma once
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What exceptions mean that Torch and its operators throw.
+// Turns the exceptions that Torch and its operators throw into statuses.
 #pragma once
 #include <exception>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds besides parameters, so that a run goes on as if it had not stopped:
+// Writes and reads what a checkpoint holds besides parameters, so that a run goes on as if it had
+// not stopped:
 //     trainer_state.json     step, sequences taken, the steps of each parameter, the scale of the
 //                            loss, and which data the run began with
 //     optimizer.safetensors  "exp_avg.NAME" and "exp_avg_sq.NAME", fp32, for each parameter

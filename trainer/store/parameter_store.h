@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between the training loop and where a model's parameters, gradients and moments lie:
-// managed by a session (parameter_store_managed.h), or in plain memory
+// Declares the interface between the training loop and the place where a model's parameters,
+// gradients and moments lie: managed by a session (parameter_store_managed.h), or in plain memory
 // (parameter_store_reference.h). The same run over either gives the same bits.
 // Names:  those of the module's named_parameters.
 // Owner:  the loop's thread.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses of batches as numbers, and their sum over the batches of a step or of an evaluation.
+// Holds the losses of batches as numbers, and adds them up over the batches of a step or of an
+// evaluation.
 // Pure: no I/O, no clock.
 #pragma once
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens of a row are hidden for a masked task: 15% of those that may be, of which 80% become
-// the mask token, 10% another token, and 10% stay as they are. What is drawn depends on the seed,
-// the row's place in the run and the token's position alone, so that a resumed run hides what an
-// undisturbed one does, and each pass over the data hides other tokens.
+// Decides which tokens of a row are hidden for a masked task: 15% of those that may be, of which
+// 80% become the mask token, 10% another token, and 10% stay as they are. What is drawn depends on
+// the seed, the row's place in the run and the token's position alone, so that a resumed run hides
+// what an undisturbed one does, and each pass over the data hides other tokens.
 // Pure: no I/O, no clock.
 // Source: Devlin et al., "BERT", arXiv:1810.04805, section 3.1.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told of an evaluation beside its loss: numbers that a task's users compare.
+// Computes what is told about an evaluation beside its loss: numbers that a task's users compare.
 // Pure: no I/O, no clock.
 #pragma once
 #include <string>
